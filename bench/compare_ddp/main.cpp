@@ -20,6 +20,7 @@
 #include "compare_ddp/loaded.hpp"
 #include "compare_ddp/side.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/libtorch/optimizers.hpp"
 #include "libtorch/command_line.hpp"
 #include "libtorch/training.hpp"
 #include "statistics.hpp"
@@ -146,7 +147,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->emptyCache();
   auto const parameters = one.net->parameters();
   std::uint64_t const first_digest = digest(*one.net);
-  training::FusedAdamW optimizer(parameters, one.learning_rate);
+  ddp::libtorch::AdamW optimizer(parameters, torch::optim::AdamWOptions(one.learning_rate));
   if (mode == "hooks") {
     for (auto const& parameter : parameters) {
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<EmptyHook>());
@@ -178,7 +179,8 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     }
     if (wrapped) wrapped->before_backward(loss);
     loss.backward();
-    if (!per_bucket) optimizer.step(wrapped ? wrapped->found_nonfinite() : torch::Tensor());
+    if (wrapped) optimizer.skip_where(wrapped->found_nonfinite());
+    if (!per_bucket) optimizer.step();
     if (mode == "meet") side.meet();
   };
   std::unique_ptr<Recorded> recorded;

@@ -97,7 +97,7 @@ void train(Options const& options, ddp::World const& world) {
   models::Gpt2 net(options.sizes);
   net->to(device, options.dtype == "bf16" ? torch::kBFloat16 : torch::kFloat32);
   ddp::libtorch::DistributedDataParallel model(world, *net);  // every rank has rank 0's weights
-  training::FusedAdamW optimizer(net->parameters(), options.learning_rate);
+  ddp::libtorch::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(options.learning_rate));
 
   torch::Tensor const tokens = read_tokens(options);
   std::int64_t const mine = options.batch / world.size();

@@ -77,6 +77,8 @@ TEST(LibtorchCheckpoint, R22ACheckpointResumesBitForBit) {
   resumes<torch::optim::SGD>("sgd", torch::optim::SGDOptions(0.1).momentum(0.9));
   resumes<torch::optim::Adam>("adam", torch::optim::AdamOptions(0.01).amsgrad(true));
   resumes<torch::optim::AdamW>("adamw", torch::optim::AdamWOptions(0.01));
+  resumes<libtorch::AdamW>("fused_adamw", torch::optim::AdamWOptions(0.01).amsgrad(true));
+  resumes<libtorch::SGD>("fused_sgd", torch::optim::SGDOptions(0.1).momentum(0.9));
   resumes<torch::optim::RMSprop>("rmsprop", torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
   resumes<torch::optim::Adagrad>("adagrad", torch::optim::AdagradOptions(0.01));
 }

@@ -4,7 +4,6 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/libtorch.hpp"
-#include "examples/libtorch/training.hpp"
 #include "libtorch/models.hpp"
 
 namespace ddp::testing {
@@ -34,8 +33,8 @@ void expect_as_alone(std::vector<BatchesOf> const& epochs, Wrapped::Options opti
   options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_live;
   Wrapped wrapped(world(), *net, options);
   auto whole = copy_of(*net);
-  training::FusedAdamW optimizer(net->parameters(), 0.01);
-  training::FusedAdamW expected(whole->parameters(), 0.01);
+  libtorch::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(0.01));
+  libtorch::AdamW expected(whole->parameters(), torch::optim::AdamWOptions(0.01));
   if (per_bucket) wrapped.on_bucket_ready([&](auto const& parameters) { optimizer.update(parameters); });
   auto const update = [&] {
     if (!per_bucket) optimizer.step();

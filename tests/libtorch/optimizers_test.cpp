@@ -18,7 +18,8 @@ std::shared_ptr<TwoLayers> fresh_net() {
 
 // Steps of `optimizer`, whose parameters are those of `net`; without a gradient of one now and then.
 template <class Step>
-std::vector<torch::Tensor> train(TwoLayers& net, Step const& step, std::uint64_t steps = 5, std::uint64_t first = 0) {
+std::vector<torch::Tensor> train(TwoLayers& net, Step const& step, std::uint64_t steps = 5,
+                                 std::uint64_t first = 0) {
   for (std::uint64_t s = first; s < first + steps; ++s) {
     net.zero_grad();
     loss_of(net.forward(random_rows(8, 6, s)) - 1).backward();
@@ -53,11 +54,12 @@ TEST(LibtorchOptimizers, R22TheyGiveTheNumbersOfPyTorch) {
                                                              AdamWOptions(0.01).weight_decay(0.3));
   gives_the_numbers_of<libtorch::AdamW, torch::optim::AdamW>("amsgrad", AdamWOptions(0.05).amsgrad(true),
                                                              AdamWOptions(0.01).betas({0.8, 0.9}));
-  gives_the_numbers_of<libtorch::SGD, torch::optim::SGD>("SGD", SGDOptions(0.1), SGDOptions(0.05).weight_decay(0.1));
+  gives_the_numbers_of<libtorch::SGD, torch::optim::SGD>("SGD", SGDOptions(0.1),
+                                                         SGDOptions(0.05).weight_decay(0.1));
   gives_the_numbers_of<libtorch::SGD, torch::optim::SGD>("momentum", SGDOptions(0.1).momentum(0.9),
                                                          SGDOptions(0.05).momentum(0.5).weight_decay(0.1));
-  gives_the_numbers_of<libtorch::SGD, torch::optim::SGD>("nesterov", SGDOptions(0.1).momentum(0.9).nesterov(true),
-                                                         SGDOptions(0.1).momentum(0.9));
+  gives_the_numbers_of<libtorch::SGD, torch::optim::SGD>(
+      "nesterov", SGDOptions(0.1).momentum(0.9).nesterov(true), SGDOptions(0.1).momentum(0.9));
   gives_the_numbers_of<libtorch::SGD, torch::optim::SGD>(
       "dampening", SGDOptions(0.1).momentum(0.9).dampening(0.3), SGDOptions(0.1).momentum(0.9));
 }
@@ -85,15 +87,20 @@ TEST(LibtorchOptimizers, R15SomeParametersAtATimeIsTheSame) {
 TEST(LibtorchOptimizers, R17AStepWhereItIsToldToSkipChangesNothing) {
   auto const net = fresh_net();
   libtorch::AdamW optimizer(net->parameters(), AdamWOptions(0.05));
-  auto const before = train(*net, [&] { optimizer.step(); }, 2);
+  auto const before = train(
+      *net, [&] { optimizer.step(); }, 2);
   auto const word = [&](float value) { return torch::full({1}, value, net->first->weight.options()); };
   optimizer.skip_where(word(1));
-  EXPECT_EQ(bytes_of_all(train(*net, [&] { optimizer.step(); }, 2, 2)), bytes_of_all(before));
+  EXPECT_EQ(bytes_of_all(train(
+                *net, [&] { optimizer.step(); }, 2, 2)),
+            bytes_of_all(before));
   optimizer.skip_where(word(0));
-  auto const after = train(*net, [&] { optimizer.step(); }, 2, 2);
+  auto const after = train(
+      *net, [&] { optimizer.step(); }, 2, 2);
   auto const expected = fresh_net();
   libtorch::AdamW plain(expected->parameters(), AdamWOptions(0.05));
-  EXPECT_EQ(bytes_of_all(after), bytes_of_all(train(*expected, [&] { plain.step(); }, 4)));
+  EXPECT_EQ(bytes_of_all(after), bytes_of_all(train(
+                                     *expected, [&] { plain.step(); }, 4)));
 }
 
 TEST(LibtorchOptimizers, R24LearningRatesAreReadFromTheDeviceOnceTheyWerePrepared) {
@@ -106,8 +113,10 @@ TEST(LibtorchOptimizers, R24LearningRatesAreReadFromTheDeviceOnceTheyWerePrepare
     plain.param_groups()[0].options().set_lr(rate);
     optimizer.prepare();
     optimizer.param_groups()[0].options().set_lr(99);  // not prepared
-    auto const found = train(*net, [&] { optimizer.step(); }, 1);
-    auto const values = train(*expected, [&] { plain.step(); }, 1);
+    auto const found = train(
+        *net, [&] { optimizer.step(); }, 1);
+    auto const values = train(
+        *expected, [&] { plain.step(); }, 1);
     for (std::size_t p = 0; p < found.size(); ++p) expect_near(found[p], values[p], 2e-6);
   }
 }
@@ -115,14 +124,18 @@ TEST(LibtorchOptimizers, R24LearningRatesAreReadFromTheDeviceOnceTheyWerePrepare
 TEST(LibtorchOptimizers, R22StateIsSavedAndLoaded) {
   auto const net = fresh_net();
   libtorch::AdamW optimizer(net->parameters(), AdamWOptions(0.05).amsgrad(true));
-  train(*net, [&] { optimizer.step(); }, 2);
+  train(
+      *net, [&] { optimizer.step(); }, 2);
   std::stringstream bytes;
   torch::save(optimizer, bytes);
   auto const other = copy_of(*net);
   libtorch::AdamW loaded(other->parameters(), AdamWOptions(0.5));
   torch::load(loaded, bytes);
-  auto const expected = train(*net, [&] { optimizer.step(); }, 2, 2);
-  EXPECT_EQ(bytes_of_all(train(*other, [&] { loaded.step(); }, 2, 2)), bytes_of_all(expected));
+  auto const expected = train(
+      *net, [&] { optimizer.step(); }, 2, 2);
+  EXPECT_EQ(bytes_of_all(train(
+                *other, [&] { loaded.step(); }, 2, 2)),
+            bytes_of_all(expected));
 }
 
 TEST(LibtorchOptimizers, OptionsThatCannotBeAreRefused) {

@@ -84,7 +84,8 @@ std::vector<torch::Tensor> train(Way const& way, How how, torch::Dtype dtype = t
       auto const guard = wrapped.no_sync(micro < way.micro_steps);
       auto const rows = random_rows(4 * world().size(), 12, 10 * step + static_cast<std::uint64_t>(micro));
       auto loss = loss_of(net->forward(shard(rows).to(dtype), both));
-      if (way.all_used) loss = loss + 0.1 * loss_of(net->never(torch::ones_like(shard(rows).narrow(1, 0, 8)).to(dtype)));
+      if (way.all_used)
+        loss = loss + 0.1 * loss_of(net->never(torch::ones_like(shard(rows).narrow(1, 0, 8)).to(dtype)));
       loss.backward();
     }
     plain ? static_cast<void>(plain->step()) : sharded->step();
@@ -98,31 +99,32 @@ void expect_same(std::vector<torch::Tensor> const& found, std::vector<torch::Ten
                  std::string const& what) {
   SCOPED_TRACE(what);
   ASSERT_EQ(found.size(), expected.size());
-  for (std::size_t p = 0; p < found.size(); ++p) expect_near(found[p].to(torch::kFloat), expected[p].to(torch::kFloat), 1e-6);
+  for (std::size_t p = 0; p < found.size(); ++p)
+    expect_near(found[p].to(torch::kFloat), expected[p].to(torch::kFloat), 1e-6);
 }
 
 TEST(LibtorchShardedOptimizer, R25TheNumbersAreThoseOfThePlainWrapper) {
-  Way const ways[] = {
-      {"AdamW", maker<libtorch::AdamW>(AdamWOptions(0.01))},
-      {"AdamW, zeros", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0, true},
-      {"AdamW, micro-steps", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0, false, 3},
-      {"AdamW, clipped", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0.05},
-      {"AdamW, bf16 on the wire", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0, false, 1, false, DType::bf16},
-      {"SGD", maker<libtorch::SGD>(SGDOptions(0.05).momentum(0.9))},
-      {"PyTorch's Adam", maker<torch::optim::Adam>(AdamOptions(0.01))},
-      {"PyTorch's SGD", maker<torch::optim::SGD>(SGDOptions(0.05).momentum(0.9))}};
+  Way const ways[] = {{"AdamW", maker<libtorch::AdamW>(AdamWOptions(0.01))},
+                      {"AdamW, zeros", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0, true},
+                      {"AdamW, micro-steps", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0, false, 3},
+                      {"AdamW, clipped", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0.05},
+                      {"AdamW, bf16 on the wire", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0, false, 1,
+                       false, DType::bf16},
+                      {"SGD", maker<libtorch::SGD>(SGDOptions(0.05).momentum(0.9))},
+                      {"PyTorch's Adam", maker<torch::optim::Adam>(AdamOptions(0.01))},
+                      {"PyTorch's SGD", maker<torch::optim::SGD>(SGDOptions(0.05).momentum(0.9))}};
   for (Way const& way : ways) {
     auto const plain = train(way, How::plain);
-    EXPECT_NE(bytes_of_all(plain), bytes_of_all(train({way.name, maker<libtorch::SGD>(SGDOptions(0))}, How::plain)));
+    EXPECT_NE(bytes_of_all(plain),
+              bytes_of_all(train({way.name, maker<libtorch::SGD>(SGDOptions(0))}, How::plain)));
     expect_same(train(way, How::in_step), plain, way.name);
   }
 }
 
 TEST(LibtorchShardedOptimizer, R25UpdatesInTheBackwardPassGiveTheSame) {
-  Way const ways[] = {
-      {"AdamW", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0, false, 1, true},
-      {"AdamW, clipped", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0.05, false, 2, true},
-      {"SGD", maker<libtorch::SGD>(SGDOptions(0.05).momentum(0.9)), 0, true, 1, true}};
+  Way const ways[] = {{"AdamW", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0, false, 1, true},
+                      {"AdamW, clipped", maker<libtorch::AdamW>(AdamWOptions(0.01)), 0.05, false, 2, true},
+                      {"SGD", maker<libtorch::SGD>(SGDOptions(0.05).momentum(0.9)), 0, true, 1, true}};
   for (Way const& way : ways) expect_same(train(way, How::in_backward), train(way, How::plain), way.name);
 }
 
@@ -131,7 +133,8 @@ TEST(LibtorchShardedOptimizer, R25SixteenBitParametersHaveMasters) {
   auto const before = train({"bf16", maker<libtorch::SGD>(SGDOptions(0))}, How::in_step, torch::kBFloat16);
   auto const in_step = train(way, How::in_step, torch::kBFloat16);
   EXPECT_EQ(in_step[0].scalar_type(), torch::kBFloat16);
-  EXPECT_NE(bytes_of_all(in_step), bytes_of_all(before)) << "steps below a bf16's precision add up in masters";
+  EXPECT_NE(bytes_of_all(in_step), bytes_of_all(before))
+      << "steps below a bf16's precision add up in masters";
   EXPECT_EQ(bytes_of_all(train(way, How::in_backward, torch::kBFloat16)), bytes_of_all(in_step));
 }
 

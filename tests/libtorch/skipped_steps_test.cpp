@@ -6,7 +6,6 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/libtorch.hpp"
-#include "examples/libtorch/training.hpp"
 #include "libtorch/models.hpp"
 
 namespace ddp::testing {
@@ -50,14 +49,17 @@ std::vector<torch::Tensor> train_together(TwoLayers& net, Spoilt const& spoilt, 
   options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_live;
   if (clips) options.runtime.clip_norm = 1e6;  // which nothing finite reaches
   Wrapped wrapped(world(), net, options);
-  training::FusedAdamW optimizer(net.parameters(), 0.05);
+  libtorch::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(0.05));
   if (per_bucket) {
-    wrapped.on_bucket_ready(
-        [&](auto const& parameters) { optimizer.update(parameters, wrapped.found_nonfinite()); });
+    wrapped.on_bucket_ready([&](auto const& parameters) {
+      optimizer.skip_where(wrapped.found_nonfinite());
+      optimizer.update(parameters);
+    });
   }
   int step = 0;
   auto const update = [&] {
-    if (!per_bucket) optimizer.step(wrapped.found_nonfinite());
+    optimizer.skip_where(wrapped.found_nonfinite());
+    if (!per_bucket) optimizer.step();
     EXPECT_EQ(wrapped.found_nonfinite().item<float>(), is_in(spoilt, step) ? 1.0F : 0.0F) << "step " << step;
     EXPECT_EQ(wrapped.runtime().nonfinite_gradients().empty(), !is_in(spoilt, step)) << "step " << step;
     ++step;

@@ -41,8 +41,8 @@ struct NamedOptimizer {
 /// model.safetensors has the names of Python's state_dict(): "layer1.0.bn1.running_mean"; of a tied parameter
 /// the first. optimizer.safetensors has those of Python's flattened optimizer state:
 /// "state.fc.weight.exp_avg", "state.fc.weight.step", and "param_groups.0.lr". Complex tensors are pairs of
-/// real numbers along a last axis. Of optimizers it knows SGD, Adam, AdamW, RMSprop and Adagrad of PyTorch, and
-/// this library's SGD and AdamW, which write the same.
+/// real numbers along a last axis. Of optimizers it knows SGD, Adam, AdamW, RMSprop and Adagrad of PyTorch,
+/// and this library's SGD and AdamW, which write the same.
 ///
 /// rank-N.safetensors has the states of PyTorch's default generators of rank N, "generator.cpu" and
 /// "generator.cuda" (of the rank's GPU; bytes of 255 without one). A rank whose number has none in the

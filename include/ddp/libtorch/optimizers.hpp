@@ -45,13 +45,12 @@ class FusedOptimizer : public torch::optim::Optimizer {
   };
   /// Updates them. `rate`: on the device, if prepare() was called.
   virtual void run(Batch const& batch, std::optional<at::Tensor> const& rate,
-                      std::optional<at::Tensor> const& skip) = 0;
+                   std::optional<at::Tensor> const& skip) = 0;
 
   /// The index of a parameter's group. Throws Error(invalid_argument) if it has none.
   [[nodiscard]] std::size_t group_of(at::Tensor const& parameter);
 
  private:
-
   std::unordered_map<c10::TensorImpl const*, std::size_t> groups_;
   std::vector<at::Tensor> rates_;  // by group, once prepare() was called
   at::Tensor skip_;
@@ -84,7 +83,7 @@ class AdamW final : public FusedOptimizer {
 
  private:
   void run(Batch const& batch, std::optional<at::Tensor> const& rate,
-              std::optional<at::Tensor> const& skip) override;
+           std::optional<at::Tensor> const& skip) override;
 };
 
 /// torch.optim.SGD(fused=True) of Python, with the options of torch::optim::SGD.
@@ -99,7 +98,7 @@ class SGD final : public FusedOptimizer {
 
  private:
   void run(Batch const& batch, std::optional<at::Tensor> const& rate,
-              std::optional<at::Tensor> const& skip) override;
+           std::optional<at::Tensor> const& skip) override;
 };
 
 }  // namespace libtorch

@@ -27,10 +27,10 @@ namespace libtorch {
 ///   loss.backward();
 ///   optimizer.step();
 ///
-/// The optimizer inside has pieces of parameters, one-dimensional, in place of parameters: it must treat every
-/// element alike, whatever tensor it is in. Adam, AdamW, SGD, RMSprop and Adagrad do; what needs whole
-/// matrices or their norms (LBFGS, LAMB, Muon) does not, which nobody notices. Pieces of 16-bit parameters are
-/// f32: their masters, which are rounded into the parameters after each step.
+/// The optimizer inside has pieces of parameters, one-dimensional, in place of parameters: it must treat
+/// every element alike, whatever tensor it is in. Adam, AdamW, SGD, RMSprop and Adagrad do; what needs whole
+/// matrices or their norms (LBFGS, LAMB, Muon) does not, which nobody notices. Pieces of 16-bit parameters
+/// are f32: their masters, which are rounded into the parameters after each step.
 ///
 /// Members are called alike on every rank. One thread at a time. `model` must outlive it.
 class ShardedOptimizer {
@@ -46,8 +46,8 @@ class ShardedOptimizer {
 
   /// Collective. `groups`: parameters of the module, each once; empty: one group of all. With in_backward the
   /// optimizer must be a FusedOptimizer, the rest of backward() must not need parameters whose gradient is
-  /// complete (DistributedDataParallel::on_bucket_ready()), and a parameter that no rank used has a gradient of
-  /// zeros. Throws on every rank: Error(invalid_state) for a model without Options::runtime.sharding,
+  /// complete (DistributedDataParallel::on_bucket_ready()), and a parameter that no rank used has a gradient
+  /// of zeros. Throws on every rank: Error(invalid_state) for a model without Options::runtime.sharding,
   /// Error(invalid_argument) for groups that are not the module's, a factory that returns null or keeps other
   /// tensors, CommError(mismatch) for options that differ between ranks.
   ShardedOptimizer(DistributedDataParallel& model, Factory const& make, Groups const& groups = {},
@@ -56,8 +56,8 @@ class ShardedOptimizer {
   ShardedOptimizer(ShardedOptimizer const&) = delete;
   ShardedOptimizer& operator=(ShardedOptimizer const&) = delete;
 
-  /// Collective, after backward(): updates parameters that have a gradient, as torch::optim does, and makes the
-  /// current stream wait for the values of all ranks. With in_backward, that is done already. Throws
+  /// Collective, after backward(): updates parameters that have a gradient, as torch::optim does, and makes
+  /// the current stream wait for the values of all ranks. With in_backward, that is done already. Throws
   /// Error(invalid_state) for a second call after one step.
   void step();
   /// Clears the gradients of the module's parameters.

@@ -59,8 +59,8 @@ bool DistributedDataParallel::Engine::compares_weights() {
   return every > 0 && (runtime_->steps() + 1) % every == 0;
 }
 
-// `work` is trivially copyable. On a CPU its exceptions reach the program through the stream; on a GPU they do
-// through the reducer.
+// `work` is trivially copyable. On a CPU its exceptions reach the program through the stream; on a GPU they
+// do through the reducer.
 template <class Work>
 void DistributedDataParallel::Engine::run_update(Stream& stream, char const* from, std::size_t bucket,
                                                  Work const& work) {
@@ -142,11 +142,12 @@ void DistributedDataParallel::Engine::on_slice_ready(std::function<void(std::siz
 // Of a step's gradients a rank has averages in its slices only: what is added to the rest has no meaning.
 void DistributedDataParallel::Engine::require_cleared(std::size_t index, bool was_cleared) const {
   if (was_cleared || !is_sharded()) return;
-  throw Error(ErrorCode::invalid_state,
-              text("the gradient of parameter \"", trained_[index].parameter.name,
-                   "\" was not cleared since the last step: with Options::runtime.sharding each rank has only "
-                   "its part of the averages, to which nothing can be added. Call zero_grad() after each step, "
-                   "and accumulate under no_sync()"));
+  throw Error(
+      ErrorCode::invalid_state,
+      text("the gradient of parameter \"", trained_[index].parameter.name,
+           "\" was not cleared since the last step: with Options::runtime.sharding each rank has only "
+           "its part of the averages, to which nothing can be added. Call zero_grad() after each step, "
+           "and accumulate under no_sync()"));
 }
 
 // Updates parameters that only other ranks used, that have no elements, or, without skip_unused, that no rank

@@ -129,11 +129,12 @@ std::vector<Parameter> DistributedDataParallel::Engine::parameters() {
                           trained.gradient.data = place.view().data;
                         },
                     .strides = std::move(view.strides),
-                    .bind_value = [&trained](Tensor const& place) {
-                      trained.kept = tensor_in(place, trained.kept);
-                      trained.parameter.tensor.set_data(trained.kept);
-                      trained.value.data = place.view().data;
-                    }});
+                    .bind_value =
+                        [&trained](Tensor const& place) {
+                          trained.kept = tensor_in(place, trained.kept);
+                          trained.parameter.tensor.set_data(trained.kept);
+                          trained.value.data = place.view().data;
+                        }});
   }
   return list;
 }

@@ -280,11 +280,12 @@ void DistributedDataParallel::Engine::check_value(std::size_t index) {
   if (now.const_data_ptr() == trained.value.data && now.scalar_type() == trained.kept.scalar_type()) return;
   if (!same_kind(now, trained.kept) || !in_form_of(now, trained.kept)) refuse_change(trained, now, "it");
   if (is_sharded()) {
-    throw Error(ErrorCode::invalid_state,
-                text("parameter \"", trained.parameter.name,
-                     "\" lies in other memory than the runtime gave it, as after torch::load() or set_data(): "
-                     "with Options::runtime.sharding the values of a bucket lie together. Load before the "
-                     "module is wrapped, or copy new values into the parameter with copy_()"));
+    throw Error(
+        ErrorCode::invalid_state,
+        text("parameter \"", trained.parameter.name,
+             "\" lies in other memory than the runtime gave it, as after torch::load() or set_data(): "
+             "with Options::runtime.sharding the values of a bucket lie together. Load before the "
+             "module is wrapped, or copy new values into the parameter with copy_()"));
   }
   trained.kept = now.detach();
   trained.value.data = now.data_ptr();

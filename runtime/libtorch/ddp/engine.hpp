@@ -62,11 +62,11 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   void restore(Sums const& sums);
   // For ShardedOptimizer.
   struct Piece {
-    std::string name;       ///< of the parameter
-    at::Tensor parameter;   ///< the module's
-    at::Tensor values;      ///< this rank's elements of it
-    at::Tensor gradient;    ///< of the same elements, once they are averaged
-    std::size_t offset = 0; ///< element of the parameter, in its order of memory, where it begins
+    std::string name;        ///< of the parameter
+    at::Tensor parameter;    ///< the module's
+    at::Tensor values;       ///< this rank's elements of it
+    at::Tensor gradient;     ///< of the same elements, once they are averaged
+    std::size_t offset = 0;  ///< element of the parameter, in its order of memory, where it begins
   };
   /// By slice of the runtime.
   [[nodiscard]] std::vector<std::vector<Piece>> pieces();

@@ -78,7 +78,8 @@ at::Tensor FusedOptimizer::step(LossClosure closure) {
     loss = closure();
   }
   std::vector<at::Tensor> all;
-  for (auto const& group : param_groups()) all.insert(all.end(), group.params().begin(), group.params().end());
+  for (auto const& group : param_groups())
+    all.insert(all.end(), group.params().begin(), group.params().end());
   update(all);
   return loss;
 }
@@ -163,7 +164,7 @@ AdamWState& AdamW::state_of(at::Tensor const& parameter) {
 }
 
 void AdamW::run(Batch const& batch, std::optional<at::Tensor> const& rate,
-                   std::optional<at::Tensor> const& skip) {
+                std::optional<at::Tensor> const& skip) {
   auto const& options = static_cast<optim::AdamWOptions const&>(*batch.options);
   std::vector<at::Tensor> steps, means, squares, largest;
   for (at::Tensor const& parameter : batch.parameters) {
@@ -207,7 +208,7 @@ SGD::SGD(std::vector<at::Tensor> parameters, optim::SGDOptions defaults)
 // Momentum begins with the first gradient, as PyTorch's does. Parameters that begin and others are updated in
 // two kernels.
 void SGD::run(Batch const& batch, std::optional<at::Tensor> const& rate,
-                 std::optional<at::Tensor> const& skip) {
+              std::optional<at::Tensor> const& skip) {
   auto const& options = static_cast<optim::SGDOptions const&>(*batch.options);
   bool const has_momentum = options.momentum() != 0;
   std::vector<bool> begins;

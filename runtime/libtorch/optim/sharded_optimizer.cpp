@@ -101,7 +101,8 @@ class ShardedOptimizer::Impl {
       for (at::Tensor const& parameter : groups[g].params()) {
         bool const is_new = group_of.emplace(parameter.unsafeGetTensorImpl(), g).second;
         require(is_new, [&] {
-          return text("ShardedOptimizer: a parameter of shape ", parameter.sizes(), " stands twice in the groups");
+          return text("ShardedOptimizer: a parameter of shape ", parameter.sizes(),
+                      " stands twice in the groups");
         });
       }
     }
@@ -109,13 +110,15 @@ class ShardedOptimizer::Impl {
     for (ModuleTensor const& each : engine_->trained()) {
       trained.insert(each.tensor.unsafeGetTensorImpl());
       require(group_of.contains(each.tensor.unsafeGetTensorImpl()), [&] {
-        return text("ShardedOptimizer: parameter \"", each.name, "\" is in no group: every one that is trained "
+        return text("ShardedOptimizer: parameter \"", each.name,
+                    "\" is in no group: every one that is trained "
                     "needs one");
       });
     }
     for (auto const& [parameter, group] : group_of) {
       require(trained.contains(parameter), [&] {
-        return text("ShardedOptimizer: group ", group, " has a tensor that is no trained parameter of the "
+        return text("ShardedOptimizer: group ", group,
+                    " has a tensor that is no trained parameter of the "
                     "wrapped module");
       });
     }
@@ -142,7 +145,8 @@ class ShardedOptimizer::Impl {
       }
     }
     inner_ = make(std::move(of_pieces));
-    require(inner_ != nullptr, "ShardedOptimizer: the factory returned null: return the optimizer that it made");
+    require(inner_ != nullptr,
+            "ShardedOptimizer: the factory returned null: return the optimizer that it made");
     std::multiset<at::TensorImpl const*> given, kept;
     for (auto const& list : lists) {
       for (at::Tensor const& tensor : list) given.insert(tensor.unsafeGetTensorImpl());
@@ -151,13 +155,15 @@ class ShardedOptimizer::Impl {
       for (at::Tensor const& tensor : group.params()) kept.insert(tensor.unsafeGetTensorImpl());
     }
     require(given == kept, [&] {
-      return text("ShardedOptimizer: the factory was given ", given.size(), " tensors, and its optimizer has ",
-                  kept.size(), ", not the same: give all of them to the optimizer, and no others");
+      return text("ShardedOptimizer: the factory was given ", given.size(),
+                  " tensors, and its optimizer has ", kept.size(),
+                  ", not the same: give all of them to the optimizer, and no others");
     });
     fused_ = dynamic_cast<FusedOptimizer*>(inner_.get());
-    require(fused_ != nullptr || !in_backward_,
-            "ShardedOptimizer with Update::in_backward: the optimizer must be a ddp::libtorch::FusedOptimizer "
-            "(AdamW, SGD), which can update some of its tensors");
+    require(
+        fused_ != nullptr || !in_backward_,
+        "ShardedOptimizer with Update::in_backward: the optimizer must be a ddp::libtorch::FusedOptimizer "
+        "(AdamW, SGD), which can update some of its tensors");
   }
 
   void compare(std::string const& said, std::exception_ptr const& error) const {
@@ -167,11 +173,12 @@ class ShardedOptimizer::Impl {
     if (error) std::rethrow_exception(error);
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (all[r] == all[0] && all[r].starts_with('+')) continue;
-      throw CommError(ErrorCode::mismatch,
-                      all[r].starts_with('-')
-                          ? text("rank ", r, " cannot make its optimizer, so no rank does: ", all[r].substr(1))
-                          : text("ranks have other options of their optimizers: rank 0 has ", all[0].substr(1),
-                                 ", rank ", r, ' ', all[r].substr(1), "; give every rank the same"));
+      throw CommError(
+          ErrorCode::mismatch,
+          all[r].starts_with('-')
+              ? text("rank ", r, " cannot make its optimizer, so no rank does: ", all[r].substr(1))
+              : text("ranks have other options of their optimizers: rank 0 has ", all[0].substr(1), ", rank ",
+                     r, ' ', all[r].substr(1), "; give every rank the same"));
     }
   }
 
@@ -179,8 +186,7 @@ class ShardedOptimizer::Impl {
   void take_gradient(Updated& each) const {
     bool const has = in_backward_ || each.piece.parameter.grad().defined();
     at::Tensor const& gradient = each.piece.gradient;
-    each.tensor.mutable_grad() =
-        !has ? at::Tensor() : each.has_master() ? gradient.to(at::kFloat) : gradient;
+    each.tensor.mutable_grad() = !has ? at::Tensor() : each.has_master() ? gradient.to(at::kFloat) : gradient;
   }
   static void give_values(Updated& each) {
     if (!each.has_master() || !each.tensor.grad().defined()) return;
