@@ -4,6 +4,7 @@
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/checkpoint/checkpoint.hpp"
+#include "ddp/checkpoint/checkpoint_tensors.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/comm/options.hpp"

@@ -4,12 +4,12 @@
 #include <exception>
 #include <utility>
 
+#include "checkpoint/checkpoint_tensors.hpp"
 #include "checkpoint/sha256.hpp"
 #include "checkpoint/writer.hpp"
 #include "core/record.hpp"
 #include "core/system/absolute_path.hpp"
 #include "core/system/own_process.hpp"
-#include "core/tensor_layout.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/memory.hpp"
@@ -23,47 +23,19 @@ constexpr std::size_t kStagedBytes = (4_MiB).value;
 constexpr std::chrono::milliseconds kLockTime{5000};
 
 // Calls `action` on every rank. Throws on all of them what went wrong on the first that failed; otherwise
-// returns what rank 0's returned.
-std::string together(CheckpointGroup const& group, std::string const& what,
-                     std::function<std::string()> const& action) {
-  auto const outcome = group.on_all(what, action);
+// returns what each rank's returned.
+std::vector<std::string> together(CheckpointGroup const& group, std::string const& what,
+                                  std::function<std::string()> const& action) {
+  auto outcome = group.on_all(what, action);
   if (auto const& failure = outcome.failure) {
     throw Error(failure->code, group.members.size() == 1
                                    ? failure->reason
                                    : text("rank ", failure->rank, ": ", failure->reason));
   }
-  return outcome.results.front();
-}
-
-void require_row_major(char const* what, NamedTensor const& tensor) {
-  if (tensor.strides.empty()) return;
-  std::string const whole = text(what, " \"", tensor.name, "\"");
-  require(layout_of(whole, tensor.value, tensor.strides) == layout_of(whole, tensor.value, {}), [&] {
-    return text(whole, " has strides [", join(tensor.strides, ","),
-                "], and safetensors files hold row-major tensors: hand in a row-major copy as NamedTensor");
-  });
-}
-
-void check_places(std::vector<NamedTensor> const& tensors, Device device) {
-  for (NamedTensor const& each : tensors) {
-    require(each.value.device == device || each.value.device.kind == DeviceKind::cpu, [&] {
-      return text("checkpoint: tensor \"", each.name, "\" is ", describe(each.value), ", expected on ",
-                  device, " or in host memory");
-    });
-    require_row_major("checkpoint: tensor", each);
-  }
+  return std::move(outcome.results);
 }
 
 }  // namespace
-
-std::vector<NamedTensor> named_values(std::span<Parameter const> parameters) {
-  std::vector<NamedTensor> tensors;
-  for (Parameter const& each : parameters) {
-    tensors.push_back({each.name, each.value, each.strides});
-    require_row_major("named_values: parameter", tensors.back());
-  }
-  return tensors;
-}
 
 class Checkpoint::Impl {
  public:
@@ -78,17 +50,18 @@ class Checkpoint::Impl {
     require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");
     require(!path_.empty(), "a checkpoint's folder has no name");
     check_model(tensors);
-    together(group_, "/tensors", [&] {
-      auto const make = [&](char const* what, std::vector<NamedTensor>& list, bool holds) {
-        check_places(list, world_.device());
-        return std::make_shared<CheckpointSnapshot const>(what, std::move(list), holds);
+    auto const parts = together(group_, "/tensors", [&] {
+      check_checkpoint_tensors(tensors, world_.device());
+      auto const make = [](char const* what, auto&&... all) {
+        return std::make_shared<CheckpointSnapshot const>(what, std::forward<decltype(all)>(all)...);
       };
       bool const first = world_.rank() == 0;
-      model_ = make("model", tensors.model, first);
-      optimizer_ = make("optimizer", tensors.optimizer, first);
-      own_ = make("rank", tensors.rank, true);
-      return std::string();
+      model_ = make("model", std::move(tensors.model), first);
+      optimizer_ = make("optimizer", std::move(tensors.optimizer), first, tensors.sharded_optimizer);
+      own_ = make("rank", std::move(tensors.rank), true);
+      return describe_parts(tensors.sharded_optimizer);
     });
+    check_parts(tensors.sharded_optimizer, parts);
     open_folder();
   }
 
@@ -113,7 +86,7 @@ class Checkpoint::Impl {
     tidying_.reset();
     // Rank 0 chooses, so that all ranks read the same one.
     std::vector<std::string> refused;
-    std::string const chosen = together(group_, "/choice", [&]() -> std::string {
+    auto const words = together(group_, "/choice", [&]() -> std::string {
       if (!folder_) return {};
       auto const manifest = folder_->newest_good(refused);
       if (!manifest) return {};
@@ -121,6 +94,7 @@ class Checkpoint::Impl {
       for (std::string const& each : refused) append_field(choice, each);
       return choice;
     });
+    std::string const& chosen = words.front();
     if (chosen.empty()) return std::nullopt;
     RecordReader choice(chosen);
     std::string json;
@@ -136,7 +110,7 @@ class Checkpoint::Impl {
     });
     put_back(*model_);
     put_back(*optimizer_);
-    if (own != nullptr) copy_back(*own_);
+    if (own != nullptr) own_->give_back(world_.stream());
     world_.stream().synchronize();
     newest_ = name;
     return RestoredCheckpoint{name, manifest.position, manifest.ranks, own != nullptr, std::move(refused)};
@@ -145,17 +119,20 @@ class Checkpoint::Impl {
   void save(TrainingPosition const& position) {
     wait();
     CheckpointName const name{next_number_, position.step};
-    CheckpointTask task{group_, path_, name, position, options_.keep, folder_, {}};
+    CheckpointTask task{group_, path_, name, position, options_.keep, folder_, {}, {}};
     task.group.name = text(group_.name, "/", name.number);
     auto const add = [&](std::string file, std::shared_ptr<CheckpointSnapshot const> const& snapshot) {
       if (snapshot->empty()) return;
       snapshot->take(world_.stream());
-      task.files.push_back({std::move(file), snapshot});
+      if (snapshot->divided()) {
+        task.divided = {std::move(file), snapshot};
+      } else {
+        task.files.push_back({std::move(file), snapshot});
+      }
     };
-    if (world_.rank() == 0) {
-      add(kModelFile, model_);
-      add(kOptimizerFile, optimizer_);
-    }
+    bool const first = world_.rank() == 0;
+    if (first) add(kModelFile, model_);
+    if (first || optimizer_->divided()) add(kOptimizerFile, optimizer_);
     add(rank_file(world_.rank().value()), own_);
     world_.stream().synchronize();
     ++next_number_;
@@ -165,9 +142,10 @@ class Checkpoint::Impl {
 
   void wait() {
     if (!writer_) return;
-    // Time for the writing itself, and for two waits for the others.
+    // Time for the writing itself, and for the waits for the others.
+    int const waits = optimizer_->divided() ? 3 : 2;
     tidying_ = std::exchange(writer_, nullptr);
-    tidying_->wait(Deadline::after(Deadline::bounded(group_.timeout) * 3));
+    tidying_->wait(Deadline::after(Deadline::bounded(group_.timeout) * (1 + waits)));
     newest_ = writing_;
   }
 
@@ -180,19 +158,24 @@ class Checkpoint::Impl {
     };
     add("model/", tensors.model);
     add("optimizer/", tensors.optimizer);
+    for (ShardedTensor const& each : tensors.sharded_optimizer) {
+      TensorView const whole{nullptr, each.shape, each.dtype, world_.device()};
+      parameters.push_back({"sharded_optimizer/" + each.name, whole, {}, {}});
+    }
     static_cast<void>(check_replicas(
         *group_.control, group_.name + "/same", group_.members, world_.device(), parameters, {}, [] {},
         Deadline::after(group_.timeout)));
   }
 
   void open_folder() {
-    newest_ = together(group_, "/folder", [&]() -> std::string {
+    auto const words = together(group_, "/folder", [&]() -> std::string {
       if (world_.rank() != 0) return {};
       static_cast<void>(Sha256());  // throws without OpenSSL, before anything is written
       folder_ = std::make_shared<CheckpointFolder>(path_, Deadline::after(kLockTime));
       auto const names = folder_->complete();
       return names.empty() ? std::string() : to_string(names.front());
     });
+    newest_ = words.front();
     auto const newest = parse_checkpoint_name(newest_);
     next_number_ = newest ? newest->number + 1 : 1;
   }
@@ -206,22 +189,15 @@ class Checkpoint::Impl {
       throw Error(ErrorCode::mismatch, text("checkpoint ", checkpoint.string(), " has no ", file,
                                             ", and this program has tensors for it"));
     };
-    if (world_.rank() == 0) {
-      read_file(*model_, kModelFile);
-      read_file(*optimizer_, kOptimizerFile);
-    }
+    bool const first = world_.rank() == 0;
+    if (first) read_file(*model_, kModelFile);
+    if (first || optimizer_->divided()) read_file(*optimizer_, kOptimizerFile);
     if (own != nullptr) own_->read(checkpoint, *own);
   }
 
-  void copy_back(CheckpointSnapshot const& snapshot) {
-    for (std::size_t i = 0; i < snapshot.tensors().size(); ++i) {
-      copy_elements(snapshot.tensors()[i].value, snapshot.copy_of(i), world_.stream());
-    }
-  }
-
-  // Gives rank 0's copy to every rank.
+  // Each rank's parts from its own copy; to every rank what rank 0 has a copy of.
   void put_back(CheckpointSnapshot const& snapshot) {
-    if (world_.rank() == 0) copy_back(snapshot);
+    snapshot.give_back(world_.stream());
     for (NamedTensor const& tensor : snapshot.tensors()) {
       TensorView const bytes{tensor.value.data, Shape{tensor.value.bytes()}, DType::u8, tensor.value.device};
       if (bytes.count() == 0) continue;

@@ -37,6 +37,29 @@ FileDescriptor open_folder(std::filesystem::path const& path, int how) {
   return opened;
 }
 
+void write_file(int file, std::string const& path, std::size_t offset, std::span<std::byte const> bytes,
+                std::atomic<bool> const* cancelled) {
+  while (!bytes.empty()) {
+    if (cancelled != nullptr && cancelled->load()) {
+      throw Error(ErrorCode::aborted, text("writing ", path, " was given up"));
+    }
+    auto const at = static_cast<off_t>(offset);
+    ssize_t const count = ::pwrite(file, bytes.data(), std::min(bytes.size(), kWriteSize), at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_errno(text("writing ", path, " behind byte ", offset), errno);
+    // This only starts writing; fsync() reports what goes wrong.
+    ::sync_file_range(file, at, count, SYNC_FILE_RANGE_WRITE);
+    offset += static_cast<std::size_t>(count);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void flush_and_close(FileDescriptor& file, std::string const& path) {
+  if (::fsync(file.get()) != 0) throw_errno(text("flushing ", path, " to the disk"), errno);
+  // A file system that reports late (NFS) may fail only here.
+  if (::close(file.release()) != 0) throw_errno(text("closing ", path), errno);
+}
+
 }  // namespace
 
 DurableFolder::DurableFolder(std::filesystem::path path) : path_(std::move(path)) {
@@ -63,31 +86,43 @@ DurableFile::~DurableFile() {
   if (!published_) ::unlinkat(folder_.handle(), temporary_.c_str(), 0);
 }
 
-void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> const* cancelled) {
-  while (!bytes.empty()) {
-    if (cancelled != nullptr && cancelled->load()) {
-      throw Error(ErrorCode::aborted, text("writing ", path_, " was given up"));
-    }
-    ssize_t const count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kWriteSize));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw_errno(text("writing ", path_, " behind byte ", written_), errno);
-    // This only starts writing; fsync() reports what goes wrong.
-    ::sync_file_range(file_.get(), static_cast<off64_t>(written_), count, SYNC_FILE_RANGE_WRITE);
-    written_ += static_cast<std::size_t>(count);
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
+void DurableFile::resize(std::size_t bytes) {
+  if (::ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0) {
+    throw_errno(text("making ", path_, ' ', bytes, " B long"), errno);
   }
 }
 
+void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> const* cancelled) {
+  write_file(file_.get(), path_, written_, bytes, cancelled);
+  written_ += bytes.size();
+}
+
 void DurableFile::publish() {
-  if (::fsync(file_.get()) != 0) throw_errno(text("flushing ", path_, " to the disk"), errno);
-  // A file system that reports late (NFS) may fail only here.
-  if (::close(file_.release()) != 0) throw_errno(text("closing ", path_), errno);
+  flush_and_close(file_, path_);
   if (::renameat(folder_.handle(), temporary_.c_str(), folder_.handle(), name_.c_str()) != 0) {
     throw_errno(text("renaming ", temporary_, " to ", path_), errno);
   }
   published_ = true;
   flush(folder_.handle(), folder_.path());
 }
+
+UnfinishedFile::UnfinishedFile(DurableFolder const& folder, std::string const& temporary)
+    : path_((folder.path() / temporary).string()) {
+  // O_NONBLOCK: no FIFO that others have put there is waited for.
+  int const how = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  file_ = FileDescriptor(::openat(folder.handle(), temporary.c_str(), how));
+  if (!file_) {
+    throw_errno(text("opening ", path_, ", which rank 0 has made (do all ranks see the same folder?)"),
+                errno);
+  }
+}
+
+void UnfinishedFile::write_at(std::size_t offset, std::span<std::byte const> bytes,
+                              std::atomic<bool> const* cancelled) {
+  write_file(file_.get(), path_, offset, bytes, cancelled);
+}
+
+void UnfinishedFile::flush() { flush_and_close(file_, path_); }
 
 void replace_link(std::filesystem::path const& link, std::string const& target) {
   auto const temporary = link.parent_path() / temporary_for(link.filename().string());

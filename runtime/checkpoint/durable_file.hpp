@@ -35,12 +35,17 @@ class DurableFile {
  public:
   /// `folder` must outlive it.
   DurableFile(DurableFolder const& folder, std::string name);
+  /// Where it is until publish(), in the same folder.
+  [[nodiscard]] std::string const& temporary() const noexcept { return temporary_; }
   /// Removes the temporary file unless it was published.
   ~DurableFile();
   DurableFile(DurableFile const&) = delete;
   DurableFile& operator=(DurableFile const&) = delete;
 
-  /// Appends, and lets the disk begin at once. Gives up with Error(aborted) soon after `cancelled`.
+  /// Makes it so long; what is not written is 0.
+  void resize(std::size_t bytes);
+  /// Goes on behind what is written, and lets the disk begin at once. Gives up with Error(aborted) soon after
+  /// `cancelled`.
   void write(std::span<std::byte const> bytes, std::atomic<bool> const* cancelled = nullptr);
   /// fsync, rename, fsync of the folder.
   void publish();
@@ -53,6 +58,21 @@ class DurableFile {
   FileDescriptor file_;
   std::size_t written_ = 0;
   bool published_ = false;
+};
+
+/// An unfinished DurableFile, perhaps another process's, of which several write parts.
+class UnfinishedFile {
+ public:
+  /// `temporary`: DurableFile::temporary() of a file in `folder`. A link is not followed.
+  UnfinishedFile(DurableFolder const& folder, std::string const& temporary);
+  /// As DurableFile::write(), from byte `offset` on.
+  void write_at(std::size_t offset, std::span<std::byte const> bytes, std::atomic<bool> const* cancelled);
+  /// fsync and close: called once, last.
+  void flush();
+
+ private:
+  std::string path_;  // for messages
+  FileDescriptor file_;
 };
 
 /// Makes `link` lead to `target`, atomically if it led elsewhere.

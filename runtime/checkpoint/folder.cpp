@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/durable_file.hpp"
 #include "checkpoint/sha256.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/log.hpp"
@@ -75,15 +74,7 @@ std::string damage(std::filesystem::path const& checkpoint, CheckpointFileRecord
   if (file.size() != record.bytes) {
     return text(record.name, " has ", file.size(), " B, ", record.bytes, " were written");
   }
-  Sha256 hash;
-  std::vector<std::byte> piece(std::min(kReadSize, file.size()));
-  for (std::size_t left = file.size(); left > 0;) {
-    auto const part = std::span(piece).first(std::min(left, piece.size()));
-    file.read(part);
-    hash.add(part);
-    left -= part.size();
-  }
-  if (std::string const found = hash.finish(); found != record.sha256) {
+  if (std::string const found = hash_of(file); found != record.sha256) {
     return text(record.name, " has the SHA-256 ", found, ", ", record.sha256, " was written");
   }
   return {};
@@ -187,6 +178,21 @@ void CheckpointFolder::prune(std::size_t keep) noexcept {
 void CheckpointFolder::discard(CheckpointName const& name) noexcept {
   std::error_code ignored;  // what stays is removed at the next start
   fs::remove_all(path_ / to_string(name), ignored);
+}
+
+std::string hash_of(SequentialReader& file, std::atomic<bool> const* cancelled) {
+  Sha256 hash;
+  std::vector<std::byte> piece(std::min(kReadSize, file.size()));
+  for (std::size_t left = file.size(); left > 0;) {
+    if (cancelled != nullptr && cancelled->load()) {
+      throw Error(ErrorCode::aborted, "the reading of a file for its checksum was given up");
+    }
+    auto const part = std::span(piece).first(std::min(left, piece.size()));
+    file.read(part);
+    hash.add(part);
+    left -= part.size();
+  }
+  return hash.finish();
 }
 
 CheckpointManifest read_manifest(fs::path const& checkpoint) {

@@ -1,6 +1,7 @@
 // The folder of a training's checkpoints, as rank 0 keeps it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/durable_file.hpp"
 #include "checkpoint/folder_lock.hpp"
 #include "checkpoint/manifest.hpp"
 #include "ddp/core/deadline.hpp"
@@ -45,6 +47,9 @@ class CheckpointFolder {
   std::set<std::uint64_t> refused_;
   bool said_no_link_ = false;
 };
+
+/// SHA-256 of a file from where `file` stands to its end. Throws Error(aborted) soon after `cancelled`.
+[[nodiscard]] std::string hash_of(SequentialReader& file, std::atomic<bool> const* cancelled = nullptr);
 
 /// The manifest of one checkpoint, its own checksum checked.
 [[nodiscard]] CheckpointManifest read_manifest(std::filesystem::path const& checkpoint);

@@ -1,7 +1,6 @@
 #include "checkpoint/snapshot.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -42,32 +41,54 @@ SafetensorsEntry const* find(ByName const& entries, std::string const& name) {
 
 }  // namespace
 
-CheckpointSnapshot::CheckpointSnapshot(std::string what, std::vector<NamedTensor> tensors, bool holds)
-    : what_(std::move(what)), tensors_(std::move(tensors)) {
-  // Large elements first, so that each tensor is aligned for its type.
-  std::ranges::stable_sort(tensors_, std::greater{},
-                           [](auto const& each) { return size_of(each.value.dtype); });
-  std::size_t end = 0;
+CheckpointSnapshot::CheckpointSnapshot(std::string what, std::vector<NamedTensor> tensors, bool holds,
+                                       std::vector<ShardedTensor> sharded)
+    : what_(std::move(what)), tensors_(std::move(tensors)), divided_(!sharded.empty()) {
   for (NamedTensor const& each : tensors_) {
     TensorView const& value = each.value;
-    entries_.push_back({each.name, value.dtype, value.shape, end, end + value.bytes()});
-    end += value.bytes();
+    sharded.push_back({each.name, value.shape, value.dtype, {}});
+    if (holds) sharded.back().parts.push_back({0, value});
+  }
+  // Large elements first, so that each tensor is aligned for its type; then by name, so that the file is the
+  // same whatever is divided.
+  std::ranges::sort(sharded, [](ShardedTensor const& a, ShardedTensor const& b) {
+    return std::pair(size_of(b.dtype), std::string_view(a.name)) <
+           std::pair(size_of(a.dtype), std::string_view(b.name));
+  });
+  std::size_t end = 0;
+  std::size_t held = 0;
+  for (ShardedTensor& each : sharded) {
+    std::ranges::sort(each.parts, {}, &ShardedTensor::Part::offset);
+    for (ShardedTensor::Part const& part : each.parts) {
+      if (part.elements.count() == 0) continue;
+      pieces_.push_back({end + part.offset * size_of(each.dtype), held, part.elements});
+      held += part.elements.bytes();
+    }
+    std::size_t const begin = std::exchange(end, end + each.shape.count() * size_of(each.dtype));
+    entries_.push_back({std::move(each.name), each.dtype, each.shape, begin, end});
   }
   static_cast<void>(safetensors_header(entries_, {}));  // refuses bad names now, not later in a thread
-  if (holds) memory_ = pinned_zeros(Shape{end}, DType::u8);
+  if (held > 0) memory_ = pinned_zeros(Shape{held}, DType::u8);
 }
 
 std::span<std::byte> CheckpointSnapshot::bytes() const {
-  return {static_cast<std::byte*>(memory_.view().data), memory_.view().bytes()};
+  return {static_cast<std::byte*>(memory_.view().data), pieces_.empty() ? 0 : memory_.view().bytes()};
 }
 
-TensorView CheckpointSnapshot::copy_of(std::size_t tensor) const {
-  SafetensorsEntry const& entry = entries_[tensor];
-  return {bytes().data() + entry.begin, entry.shape, entry.dtype, Device{}};
+std::span<std::byte> CheckpointSnapshot::copy_of(Piece const& piece) const {
+  return bytes().subspan(piece.memory, piece.value.bytes());
 }
 
 void CheckpointSnapshot::take(Stream& stream) const {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) copy_elements(copy_of(i), tensors_[i].value, stream);
+  for (Piece const& each : pieces_) {
+    copy_elements({copy_of(each).data(), each.value.shape, each.value.dtype, Device{}}, each.value, stream);
+  }
+}
+
+void CheckpointSnapshot::give_back(Stream& stream) const {
+  for (Piece const& each : pieces_) {
+    copy_elements(each.value, {copy_of(each).data(), each.value.shape, each.value.dtype, Device{}}, stream);
+  }
 }
 
 CheckpointFileRecord CheckpointSnapshot::write(DurableFolder const& folder, std::string const& name,
@@ -84,6 +105,23 @@ CheckpointFileRecord CheckpointSnapshot::write(DurableFolder const& folder, std:
   return {name, header.size() + bytes().size(), digest};
 }
 
+void CheckpointSnapshot::write_header(DurableFile& file,
+                                      std::map<std::string, std::string> const& metadata) const {
+  std::string const header = safetensors_header(entries_, metadata);
+  // The size first: a client of NFS that takes the header for the file's end fills its page with zeros, and
+  // may write them over what others have written.
+  file.resize(header.size() + entries_.back().end);
+  file.write(std::as_bytes(std::span(header)));
+}
+
+void CheckpointSnapshot::write_pieces(UnfinishedFile& file,
+                                      std::map<std::string, std::string> const& metadata,
+                                      std::atomic<bool> const& cancelled) const {
+  std::size_t const header = safetensors_header(entries_, metadata).size();
+  for (Piece const& each : pieces_) file.write_at(header + each.begin, copy_of(each), &cancelled);
+  file.flush();
+}
+
 void CheckpointSnapshot::read(std::filesystem::path const& folder, CheckpointFileRecord const& record) const {
   auto const path = folder / record.name;
   SequentialReader file(path);
@@ -98,10 +136,24 @@ void CheckpointSnapshot::read(std::filesystem::path const& folder, CheckpointFil
   read(std::as_writable_bytes(std::span(header)));
   auto const found = parse_safetensors_header(header, file.size() - length.size() - header.size());
   compare(path, found);
+  std::vector<std::byte> others;  // elements that this rank has no part of, a few at a time
+  auto const pass = [&](std::size_t count) {
+    if (count > 0) others.resize(kHashSize);
+    for (; count > 0; count -= std::min(count, kHashSize)) {
+      read(std::span(others).first(std::min(count, kHashSize)));
+    }
+  };
   ByName const own = by_name(entries_);
   for (SafetensorsEntry const& entry : found) {
     auto const* const mine = find(own, entry.name);
-    read(bytes().subspan(mine->begin, mine->end - mine->begin));
+    std::size_t at = mine->begin;
+    auto piece = std::ranges::lower_bound(pieces_, at, {}, &Piece::begin);
+    for (; piece != pieces_.end() && piece->begin < mine->end; ++piece) {
+      pass(piece->begin - at);
+      read(copy_of(*piece));
+      at = piece->begin + piece->value.bytes();
+    }
+    pass(mine->end - at);
   }
   if (std::string const now = hash.finish(); now != record.sha256) {
     throw Error(ErrorCode::io, text(path.string(), " has the SHA-256 ", now, ", ", record.sha256,

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -69,19 +70,46 @@ struct CheckpointWriter::Shared {
 
   [[nodiscard]] std::filesystem::path checkpoint() const { return task.path / to_string(task.name); }
 
-  /// Returns names, sizes and checksums of this rank's files.
-  [[nodiscard]] std::string write_mine() {
-    std::string written;
+  [[nodiscard]] std::map<std::string, std::string> metadata() const {
+    return {{"step", text(task.position.step)}};
+  }
+
+  /// On rank 0: makes the file that all ranks write together. Returns where it is.
+  [[nodiscard]] std::string begin_divided(std::optional<DurableFile>& file) {
+    if (!task.folder) return {};
     folder.emplace(checkpoint());
+    file.emplace(*folder, task.divided->name);
+    task.divided->snapshot->write_header(*file, metadata());
+    return file->temporary();
+  }
+
+  /// On rank 0, when all ranks have written their parts. Nobody has all of them in memory, so the file is
+  /// read for its checksum.
+  [[nodiscard]] CheckpointFileRecord finish_divided(DurableFile& file) const {
+    SequentialReader written(folder->path() / file.temporary());
+    CheckpointFileRecord record{task.divided->name, written.size(), hash_of(written, &cancelled)};
+    file.publish();
+    return record;
+  }
+
+  /// `divided`: the file that all ranks write together, if there is one. Returns names, sizes and checksums of this rank's
+  /// own files.
+  [[nodiscard]] std::string write_mine(std::string const& divided) {
+    std::string written;
+    if (!folder) folder.emplace(checkpoint());
+    if (task.divided) {
+      UnfinishedFile file(*folder, divided);
+      task.divided->snapshot->write_pieces(file, metadata(), cancelled);
+    }
     for (auto const& [name, snapshot] : task.files) {
-      auto const file = snapshot->write(*folder, name, {{"step", text(task.position.step)}}, cancelled);
+      auto const file = snapshot->write(*folder, name, metadata(), cancelled);
       written += record(file.name, file.bytes, file.sha256);
     }
     return written;
   }
 
   /// On rank 0, when all ranks have written: this makes it a checkpoint.
-  void publish(std::vector<std::string> const& written) {
+  void publish(std::vector<std::string> const& written, std::optional<DurableFile>& divided) {
     CheckpointManifest manifest{
         task.name.number, static_cast<int>(task.group.members.size()), task.position, {}};
     for (std::string const& each : written) {
@@ -89,6 +117,7 @@ struct CheckpointWriter::Shared {
       RecordReader files(each);
       while (files >> of_rank.name >> of_rank.bytes >> of_rank.sha256) manifest.files.push_back(of_rank);
     }
+    if (divided) manifest.files.push_back(finish_divided(*divided));
     std::string const json = to_json(manifest);
     static_cast<void>(parse_manifest(json));  // refuses what no rank may have said of its files
     DurableFile file(*folder, kManifestFile);
@@ -98,16 +127,21 @@ struct CheckpointWriter::Shared {
   }
 
   void write() {
-    auto const written = task.group.on_all("/written", [this] { return write_mine(); });
-    auto first_failure = written.failure;
-    if (!first_failure) {
-      auto const published = task.group.on_all("/published", [&] {
-        if (task.folder) publish(written.results);
-        return std::string();
-      });
-      first_failure = published.failure;
-    }
-    if (!first_failure) return;
+    std::optional<DurableFile> divided;  // rank 0's
+    CheckpointGroup::Outcome so_far;
+    auto const all = [&](char const* what, std::function<std::string()> const& action) {
+      if (!so_far.failure) so_far = task.group.on_all(what, action);
+    };
+    if (task.divided) all("/begun", [&] { return begin_divided(divided); });
+    std::string const unfinished = task.divided && !so_far.failure ? so_far.results.front() : "";
+    all("/written", [&] { return write_mine(unfinished); });
+    std::vector<std::string> const written = so_far.results;
+    all("/published", [&] {
+      if (task.folder) publish(written, divided);
+      return std::string();
+    });
+    if (!so_far.failure) return;
+    auto const& first_failure = so_far.failure;
     if (task.folder) task.folder->discard(task.name);  // nobody writes there any more
     throw Error(ErrorCode::io,
                 text("checkpoint ", checkpoint().string(), " was not written: rank ", first_failure->rank,

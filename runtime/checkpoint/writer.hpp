@@ -46,7 +46,8 @@ struct CheckpointTask {
     std::string name;
     std::shared_ptr<CheckpointSnapshot const> snapshot;
   };
-  std::vector<File> files;  ///< that this rank writes
+  std::vector<File> files;      ///< that this rank writes
+  std::optional<File> divided;  ///< that all ranks write together
 };
 
 /// A checkpoint being written. Its thread shares ownership of all it uses, so that a disk that hangs holds

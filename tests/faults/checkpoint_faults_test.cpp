@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddp/checkpoint/checkpoint.hpp"
@@ -30,6 +32,15 @@ void save(Checkpoint& checkpoint, CheckpointModel& model, int seed, World const&
   model.fill(seed, world.rank().value());
   checkpoint.save({.step = static_cast<std::uint64_t>(seed)});
   checkpoint.wait();
+}
+
+/// How the optimizer's tensors are written. They are always restored by a program that has them whole.
+enum class Written { by_rank_0, in_parts };
+
+std::unique_ptr<CheckpointModel> make_model(Written how, int rank) {
+  auto model = std::make_unique<CheckpointModel>();
+  if (how == Written::in_parts) model->divide(rank, kRanks);
+  return model;
 }
 
 /// Restores on two ranks; returns the seed, the same in all tensors and the position.
@@ -80,16 +91,16 @@ class CheckpointFaults : public ::testing::Test {
   [[nodiscard]] fs::path folder() const { return folder_.path() / "run"; }
 
   /// Saves seeds 2 and 3 in a process of its own that meets the fault at its nth call; true if it was killed.
-  [[nodiscard]] bool killed_at(FileFault fault, int nth) const {
+  [[nodiscard]] bool killed_at(FileFault fault, Written how, int nth) const {
     pid_t const child = ::fork();
     if (child == 0) {
       arm_file_fault(fault, nth);
       try {
         on_ranks(kRanks, [&](World const& world) {
-          CheckpointModel model;
-          Checkpoint checkpoint(world, folder(), model.tensors(), {.keep = 1});
-          save(checkpoint, model, 2, world);
-          save(checkpoint, model, 3, world);
+          auto const model = make_model(how, world.rank().value());
+          Checkpoint checkpoint(world, folder(), model->tensors(), {.keep = 1});
+          save(checkpoint, *model, 2, world);
+          save(checkpoint, *model, 3, world);
         });
       } catch (std::exception const& error) {
         ::_exit(1);
@@ -109,14 +120,15 @@ class CheckpointFaults : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-class KilledWriter : public CheckpointFaults, public ::testing::WithParamInterface<FileFault> {};
+class KilledWriter : public CheckpointFaults,
+                     public ::testing::WithParamInterface<std::pair<FileFault, Written>> {};
 
-TEST_P(KilledWriter, F18LeavesTheOldCheckpointOrTheNewOneAndNothingHalf) {
+TEST_P(KilledWriter, F18R25LeavesTheOldCheckpointOrTheNewOneAndNothingHalf) {
   int last_seed = 1;
   int nth = 1;
   for (; nth < kMostCalls; ++nth) {
     reset();
-    if (!killed_at(GetParam(), nth)) break;
+    if (!killed_at(GetParam().first, GetParam().second, nth)) break;
     int const seed = restored_seed(folder());
     EXPECT_GE(seed, 1);
     EXPECT_LE(seed, 3);
@@ -129,14 +141,21 @@ TEST_P(KilledWriter, F18LeavesTheOldCheckpointOrTheNewOneAndNothingHalf) {
   EXPECT_EQ(restored_seed(folder()), 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, KilledWriter, ::testing::Values(FileFault::kill, FileFault::half),
+INSTANTIATE_TEST_SUITE_P(Faults, KilledWriter,
+                         ::testing::Values(std::pair(FileFault::kill, Written::by_rank_0),
+                                           std::pair(FileFault::half, Written::by_rank_0),
+                                           std::pair(FileFault::kill, Written::in_parts),
+                                           std::pair(FileFault::half, Written::in_parts)),
                          [](auto const& tested) {
-                           return tested.param == FileFault::kill ? "BetweenCalls" : "InTheMiddleOfAWrite";
+                           bool const between = tested.param.first == FileFault::kill;
+                           return std::string(between ? "BetweenCalls" : "InTheMiddleOfAWrite") +
+                                  (tested.param.second == Written::in_parts ? "OfParts" : "");
                          });
 
-class FailingDisk : public CheckpointFaults, public ::testing::WithParamInterface<int> {};
+class FailingDisk : public CheckpointFaults, public ::testing::WithParamInterface<std::pair<int, Written>> {};
 
-TEST_P(FailingDisk, F16TheOldCheckpointLoadsEveryRankIsToldAndTheNextSaveWorks) {
+TEST_P(FailingDisk, F16R25TheOldCheckpointLoadsEveryRankIsToldAndTheNextSaveWorks) {
+  auto const [error_number, how] = GetParam();
   int failures = 0;
   int nth = 1;
   for (bool happened = true; happened; ++nth) {
@@ -146,7 +165,7 @@ TEST_P(FailingDisk, F16TheOldCheckpointLoadsEveryRankIsToldAndTheNextSaveWorks) 
     auto worlds = World::in_process(kRanks, {.timeout = std::chrono::seconds(60)});
     std::vector<std::unique_ptr<CheckpointModel>> models;
     std::vector<std::unique_ptr<Checkpoint>> checkpoints(kRanks);
-    for (int rank = 0; rank < kRanks; ++rank) models.push_back(std::make_unique<CheckpointModel>());
+    for (int rank = 0; rank < kRanks; ++rank) models.push_back(make_model(how, rank));
     auto const on_each = [&](auto const& body) {
       run_ranks(kRanks, [&](int rank) {
         auto const r = static_cast<std::size_t>(rank);
@@ -156,7 +175,7 @@ TEST_P(FailingDisk, F16TheOldCheckpointLoadsEveryRankIsToldAndTheNextSaveWorks) 
     on_each([&](std::size_t, World const& world, CheckpointModel& model, auto& checkpoint) {
       checkpoint = std::make_unique<Checkpoint>(world, folder(), model.tensors());
     });
-    arm_file_fault(FileFault::error, nth, GetParam());
+    arm_file_fault(FileFault::error, nth, error_number);
     on_each([&](std::size_t rank, World const& world, CheckpointModel& model, auto& checkpoint) {
       try {
         save(*checkpoint, model, 2, world);
@@ -175,7 +194,7 @@ TEST_P(FailingDisk, F16TheOldCheckpointLoadsEveryRankIsToldAndTheNextSaveWorks) 
       ++failures;
       EXPECT_THAT(messages[0], HasSubstr("000002-step-2 was not written: rank "));
       EXPECT_THAT(messages[0], HasSubstr(folder().string()));
-      EXPECT_THAT(messages[0], HasSubstr(strerrorname_np(GetParam())));
+      EXPECT_THAT(messages[0], HasSubstr(strerrorname_np(error_number)));
       EXPECT_FALSE(fs::exists(folder() / "000002-step-2"));
     }
     on_each([&](std::size_t, World const& world, CheckpointModel& model, auto& checkpoint) {
@@ -191,8 +210,15 @@ TEST_P(FailingDisk, F16TheOldCheckpointLoadsEveryRankIsToldAndTheNextSaveWorks) 
   EXPECT_GT(failures, 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Errors, FailingDisk, ::testing::Values(ENOSPC, EIO),
-                         [](auto const& tested) { return strerrorname_np(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Errors, FailingDisk,
+                         ::testing::Values(std::pair(ENOSPC, Written::by_rank_0),
+                                           std::pair(EIO, Written::by_rank_0),
+                                           std::pair(ENOSPC, Written::in_parts),
+                                           std::pair(EIO, Written::in_parts)),
+                         [](auto const& tested) {
+                           return std::string(strerrorname_np(tested.param.first)) +
+                                  (tested.param.second == Written::in_parts ? "OfParts" : "");
+                         });
 
 }  // namespace
 }  // namespace ddp::testing

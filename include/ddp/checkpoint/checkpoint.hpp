@@ -8,26 +8,14 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "ddp/checkpoint/checkpoint_tensors.hpp"
 #include "ddp/core/export.hpp"
 #include "ddp/parallel/world.hpp"
-#include "ddp/reducer/parameter.hpp"
 
 namespace DDP_EXPORT ddp {
-
-/// What a checkpoint holds. Views: their memory lies on the world's device or in host memory, row-major, and
-/// must outlive the Checkpoint. A name is UTF-8 and not "__metadata__".
-struct CheckpointTensors {
-  std::vector<NamedTensor> model;        ///< equal on every rank; rank 0 writes model.safetensors
-  std::vector<NamedTensor> optimizer{};  ///< likewise, optimizer.safetensors
-  std::vector<NamedTensor> rank{};       ///< this rank's own (random numbers …), rank-N.safetensors
-};
-
-/// The values of `parameters`, with their names. Throws Error(invalid_argument) if one is not row-major.
-[[nodiscard]] std::vector<NamedTensor> named_values(std::span<Parameter const> parameters);
 
 /// How far training has come. Equal on every rank, except `metadata`, of which rank 0's is written.
 struct TrainingPosition {
@@ -71,8 +59,9 @@ class Checkpoint {
 
   /// Makes the folder if it is not there (a relative one where the process is now), locks it for this job,
   /// and removes unfinished files of writers that were killed. Checks that every rank has the same model and
-  /// optimizer tensors. Throws Error(io) naming file and reason, Error(invalid_state) if another job writes
-  /// there, CommError(mismatch), Error(invalid_argument).
+  /// optimizer tensors, and that the parts of sharded ones are all elements, each once. Throws Error(io)
+  /// naming file and reason, Error(invalid_state) if another job writes there, CommError(mismatch),
+  /// Error(invalid_argument).
   Checkpoint(World world, std::filesystem::path const& folder, CheckpointTensors tensors,
              Options options = {});
   /// Waits until everything is written, and logs a failure that wait() has not thrown. If it is destroyed

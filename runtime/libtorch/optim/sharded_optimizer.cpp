@@ -28,7 +28,7 @@ std::string describe(optim::Optimizer const& optimizer) {
   for (auto const& group : optimizer.param_groups()) {
     torch::serialize::OutputArchive archive;
     group.options().serialize(archive);
-    std::ostringstream bytes;
+    Classic<std::ostringstream> bytes;
     archive.save_to(bytes);
     all += text(all.empty() ? "" : ", ", "learning rate ", group.options().get_lr(), " (options ", std::hex,
                 StableHash().add(std::string_view(bytes.str())).value(), ')');

@@ -26,7 +26,7 @@ static bool meets_fault() {
   return true;
 }
 
-// For write(): whether this call is the one, and is to be done by half.
+// For pwrite(): whether this call is the one, and is to be done by half.
 static bool is_half_write() { return planned.load() == FileFault::half && calls_left.load() == 1; }
 
 void arm_file_fault(FileFault fault, int nth, int error_number) {
@@ -62,12 +62,15 @@ int openat(int folder, char const* path, int flags, ...) {
   return static_cast<int>(::syscall(SYS_openat, folder, path, flags, mode));
 }
 
-ssize_t write(int file, void const* bytes, size_t count) {
-  if (file > STDERR_FILENO) {
-    if (ddp::testing::is_half_write()) ::syscall(SYS_write, file, bytes, count / 2);
-    if (meets_fault()) return -1;
-  }
-  return ::syscall(SYS_write, file, bytes, count);
+ssize_t pwrite(int file, void const* bytes, size_t count, off_t offset) {
+  if (ddp::testing::is_half_write()) ::syscall(SYS_pwrite64, file, bytes, count / 2, offset);
+  if (meets_fault()) return -1;
+  return ::syscall(SYS_pwrite64, file, bytes, count, offset);
+}
+
+int ftruncate(int file, off_t bytes) noexcept {
+  if (meets_fault()) return -1;
+  return static_cast<int>(::syscall(SYS_ftruncate, file, bytes));
 }
 
 int fsync(int file) {

@@ -3,8 +3,8 @@
 
 namespace ddp::testing {
 
-/// Takes the place of open (for writing), write (to files), fsync, rename, mkdir and symlink, openat and
-/// renameat, in the program that links file_faults.cpp. Counted over all threads.
+/// Takes the place of open (that makes files), pwrite, ftruncate, fsync, rename, mkdir and symlink, openat
+/// and renameat, in the program that links file_faults.cpp. Counted over all threads.
 enum class FileFault {
   kill,   ///< SIGKILL before the call
   half,   ///< a write writes half of its bytes, then SIGKILL; other calls: as kill

@@ -25,7 +25,27 @@ struct CheckpointModel {
     std::iota(random.begin(), random.end(), std::int64_t{1000} * seed + rank);
   }
 
+  /// From here on this is the model of one of `ranks`, each of which has a part of the moments.
+  void divide(int rank, int ranks) {
+    std::size_t const all = moments.size();
+    begin = all * static_cast<std::size_t>(rank) / static_cast<std::size_t>(ranks);
+    end = all * (static_cast<std::size_t>(rank) + 1) / static_cast<std::size_t>(ranks);
+    divided = true;
+  }
+
   [[nodiscard]] CheckpointTensors tensors() {
+    CheckpointTensors all = whole_tensors();
+    if (!divided) return all;
+    NamedTensor const mean = all.optimizer.front();
+    all.optimizer.clear();
+    all.sharded_optimizer = {{mean.name,
+                              mean.value.shape,
+                              mean.value.dtype,
+                              {{begin, view_of(std::span(moments).subspan(begin, end - begin))}}}};
+    return all;
+  }
+
+  [[nodiscard]] CheckpointTensors whole_tensors() {
     return {{{"bytes", view_of(std::span(bytes))},
              {"weight", {weight.data(), Shape{4, 5}, DType::f32, {}}},
              {"bias", view_of(std::span(bias))},
@@ -34,10 +54,14 @@ struct CheckpointModel {
             {{"random", view_of(std::span(random))}}};
   }
 
-  /// Whether the values are those of `seed`; the rank's own are not looked at.
+  /// Whether the values are those of `seed`, of the moments those of this rank's part. The rank's own are not
+  /// looked at.
   [[nodiscard]] bool holds(int seed) const {
     CheckpointModel const other(seed);
-    return weight == other.weight && bias == other.bias && bytes == other.bytes && moments == other.moments;
+    auto const part = [&](CheckpointModel const& model) {
+      return std::vector<float>(model.moments.data() + begin, model.moments.data() + end);
+    };
+    return weight == other.weight && bias == other.bias && bytes == other.bytes && part(*this) == part(other);
   }
 
   std::vector<float> weight = std::vector<float>(20);
@@ -45,6 +69,9 @@ struct CheckpointModel {
   std::vector<std::uint8_t> bytes = std::vector<std::uint8_t>(5);
   std::vector<float> moments = std::vector<float>(20);
   std::vector<std::int64_t> random = std::vector<std::int64_t>(4);
+  bool divided = false;
+  std::size_t begin = 0;  // of this rank's part of the moments
+  std::size_t end = 20;
 };
 
 }  // namespace ddp::testing

@@ -88,6 +88,7 @@ class CheckpointInPython : public ::testing::Test {
   void write() const {
     on_ranks(2, [&](World const& world) {
       CheckpointModel model(7, world.rank().value());
+      model.divide(world.rank().value(), world.size());
       std::vector<float16> half{float16(1.5F), float16(-2.0F)};
       std::vector<std::int8_t> tiny{-128, 0, 127};
       std::vector<std::int16_t> wide{-32768, 258};
