@@ -33,6 +33,7 @@ struct Options {
   std::string dtype;
   std::string text;
   bool graph = false;
+  bool shard = false;
 };
 
 po::options_description describe(Options& options) {
@@ -50,6 +51,7 @@ po::options_description describe(Options& options) {
   add("dtype", po::value(&options.dtype)->value_name("fp32|amp|bf16")->default_value("fp32"),
       "amp: autocast");
   add("graph", po::bool_switch(&options.graph), "replay steps as one CUDA graph, on GPUs");
+  add("shard", po::bool_switch(&options.shard), "each rank keeps and updates a part of the optimizer");
   add("lr", po::value(&options.learning_rate)->default_value(3e-4, "3e-4"), "learning rate of AdamW");
   add("seed", po::value(&options.seed)->default_value(1), "of initial weights and batches");
   return all;
@@ -96,8 +98,18 @@ void train(Options const& options, ddp::World const& world) {
   training::use_fast_kernels();
   models::Gpt2 net(options.sizes);
   net->to(device, options.dtype == "bf16" ? torch::kBFloat16 : torch::kFloat32);
-  ddp::libtorch::DistributedDataParallel model(world, *net);  // every rank has rank 0's weights
-  ddp::libtorch::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(options.learning_rate));
+  ddp::libtorch::DistributedDataParallelOptions how;
+  if (options.shard) how.runtime.sharding = ddp::Sharding::optimizer;
+  ddp::libtorch::DistributedDataParallel model(world, *net, how);  // every rank has rank 0's weights
+  torch::optim::AdamWOptions const settings(options.learning_rate);
+  std::optional<ddp::libtorch::AdamW> optimizer;
+  std::optional<ddp::libtorch::ShardedOptimizer> sharded;
+  if (options.shard) {
+    sharded.emplace(model,
+                    [&](auto groups) { return std::make_unique<ddp::libtorch::AdamW>(groups, settings); });
+  } else {
+    optimizer.emplace(net->parameters(), settings);
+  }
 
   torch::Tensor const tokens = read_tokens(options);
   std::int64_t const mine = options.batch / world.size();
@@ -113,7 +125,7 @@ void train(Options const& options, ddp::World const& world) {
       loss = net->loss(batch.slice(1, 0, -1), batch.slice(1, 1));
     }
     loss.backward();  // gradients travel meanwhile
-    optimizer.step();
+    sharded ? sharded->step() : static_cast<void>(optimizer->step());
   };
   std::optional<ddp::libtorch::StepGraph> graph;
   if (options.graph) graph.emplace(model, step_once);

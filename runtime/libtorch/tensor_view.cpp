@@ -81,6 +81,10 @@ StridedView view_of(at::Tensor const& tensor, Device own, std::string const& wha
   return view;
 }
 
+at::Tensor as_real(at::Tensor const& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
+}
+
 at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like) {
   at::TensorOptions const options = like.options().requires_grad(false);
   if (like.numel() == 0) return at::empty_strided(like.sizes(), like.strides(), options);

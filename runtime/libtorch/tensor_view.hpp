@@ -23,6 +23,9 @@ struct StridedView {
 /// that is not this rank's.
 [[nodiscard]] StridedView view_of(at::Tensor const& tensor, Device own, std::string const& what);
 
+/// The same memory outside of autograd; complex elements are pairs of real ones, along a last axis.
+[[nodiscard]] at::Tensor as_real(at::Tensor const& tensor);
+
 /// A tensor of the form of `like` (shape, strides, dtype, device) in `memory`, which it keeps.
 [[nodiscard]] at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like);
 

@@ -51,6 +51,9 @@ class Optimizer {
   void zero_grad();
   void step();
 };
+struct AdamWOptions {
+  explicit AdamWOptions(double learning_rate);
+};
 struct AdamW : Optimizer {
   AdamW(std::vector<Tensor> const& parameters, double rate);
 };
@@ -65,6 +68,17 @@ void save(nn::Sequential const& module, std::string const& file);
 
 // The other headers of ddp::libtorch need PyTorch's: for base classes, and for tensors.
 namespace ddp::libtorch {
+class AdamW : public torch::optim::Optimizer {
+ public:
+  AdamW(int groups, torch::optim::AdamWOptions options);
+};
+class ShardedOptimizer {
+ public:
+  ShardedOptimizer(DistributedDataParallel& model,
+                   std::function<std::unique_ptr<torch::optim::Optimizer>(int groups)> const& make);
+  void zero_grad();
+  void step();
+};
 class GradientBucket {
  public:
   at::Tensor const& gradients() const;

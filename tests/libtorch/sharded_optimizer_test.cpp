@@ -1,6 +1,11 @@
 // A sharded optimizer (R25) of a wrapped module: the plain wrapper's numbers, and what is refused.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "ddp/config.hpp"
+#include "ddp/core/text.hpp"
 #include "libtorch/models.hpp"
-#include "libtorch/normalised_models.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -223,6 +228,81 @@ TEST(LibtorchShardedOptimizer, R25ValuesThatLieElsewhereEndTheStep) {
   EXPECT_THAT(message_of([&] { loss_of(net->forward(random_rows(4, 6, 1))).backward(); }),
               HasSubstr("parameter \"first.weight\" lies in other memory than the runtime gave it"));
 }
+
+#if DDP_HAS_OPENSSL
+// A training of six steps: plain or sharded in each half, with a checkpoint between them.
+template <class Optimizer, class Options>
+std::vector<torch::Tensor> resumed(bool first_sharded, bool then_sharded, Options const& options) {
+  auto const folder =
+      std::filesystem::temp_directory_path() / text("ddp_libtorch_sharded_", gathered(text(::getpid()))[0]);
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+  world().barrier();
+  torch::manual_seed(7);
+  auto net = on_device(std::make_shared<TwoLayers>());
+  for (bool const first : {true, false}) {
+    auto const start = first ? net : copy_of(*net);
+    if (!first) {
+      torch::NoGradGuard const no_graph;
+      for (auto& parameter : start->parameters()) parameter.zero_();
+    }
+    bool const is_sharded = first ? first_sharded : then_sharded;
+    Wrapped wrapped(world(), *start, is_sharded ? sharded_options() : small_buckets());
+    std::unique_ptr<torch::optim::Optimizer> plain;
+    std::optional<Sharded> sharded;
+    std::optional<libtorch::Checkpoint> checkpoint;
+    if (is_sharded) {
+      sharded.emplace(wrapped, maker<Optimizer>(options));
+      checkpoint.emplace(world(), folder, *start, *sharded);
+    } else {
+      plain = std::make_unique<Optimizer>(start->parameters(), options);
+      checkpoint.emplace(world(), folder, *start, plain.get());
+    }
+    auto& inner = is_sharded ? sharded->inner() : *plain;
+    if (!first) {
+      auto const restored = checkpoint->restore();
+      EXPECT_TRUE(restored && restored->position.step == 3);
+      EXPECT_EQ(inner.param_groups()[0].options().get_lr(), 0.03);
+    }
+    for (std::uint64_t step = first ? 0 : 3; step < (first ? 3U : 6U); ++step) {
+      start->zero_grad();
+      loss_of(start->forward(shard(random_rows(4 * world().size(), 6, step)))).backward();
+      is_sharded ? sharded->step() : static_cast<void>(plain->step());
+    }
+    if (first) {
+      inner.param_groups()[0].options().set_lr(0.03);
+      checkpoint->save({.step = 3});
+      checkpoint->wait();
+    }
+    net = start;
+  }
+  world().barrier();
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+  return values_of(*net);
+}
+
+TEST(LibtorchShardedOptimizer, R25PlainAndShardedTrainingsReadEachOthersCheckpoints) {
+  auto const all = [](auto const& train) {
+    auto const expected = train(false, false);
+    for (bool const first : {false, true}) {
+      for (bool const then : {false, true}) expect_same(train(first, then), expected, text(first, then));
+    }
+  };
+  all([](bool first, bool then) { return resumed<libtorch::AdamW>(first, then, AdamWOptions(0.01)); });
+  all([](bool first, bool then) { return resumed<torch::optim::Adam>(first, then, AdamOptions(0.01)); });
+  all([](bool first, bool then) {
+    return resumed<libtorch::SGD>(first, then, SGDOptions(0.1).momentum(0.9));
+  });
+}
+
+TEST(LibtorchShardedOptimizer, R25ACheckpointOfParametersThatAreNotRowMajorIsRefused) {
+  auto net = on_device(std::make_shared<Mixed>());
+  net->images->weight.set_data(net->images->weight.contiguous(torch::MemoryFormat::ChannelsLast));
+  Wrapped wrapped(world(), *net, sharded_options());
+  Sharded optimizer(wrapped, maker<libtorch::AdamW>(AdamWOptions(0.01)));
+  EXPECT_THAT(message_of([&] { libtorch::Checkpoint(world(), "unused", *net, optimizer); }),
+              HasSubstr("parameter \"images.weight\" has strides"));
+}
+#endif
 
 }  // namespace
 }  // namespace ddp::testing

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddp/checkpoint/checkpoint.hpp"
@@ -23,6 +24,8 @@ class Optimizer;
 namespace DDP_EXPORT ddp {
 namespace libtorch {
 
+class ShardedOptimizer;
+
 /// A module of several in a checkpoint.
 struct NamedModule {
   std::string name;           ///< "generator": the names of its tensors begin with "generator."
@@ -31,8 +34,16 @@ struct NamedModule {
 
 /// An optimizer of several in a checkpoint.
 struct NamedOptimizer {
-  std::string name;                    ///< the names of its state begin with it; may be a module's
-  torch::optim::Optimizer& optimizer;  ///< must outlive the Checkpoint
+  /// One that every rank has whole. It must outlive the Checkpoint.
+  NamedOptimizer(std::string called, torch::optim::Optimizer& whole)
+      : name(std::move(called)), optimizer(&whole) {}
+  /// One of which every rank has a part. It must outlive the Checkpoint.
+  NamedOptimizer(std::string called, ShardedOptimizer& divided)
+      : name(std::move(called)), sharded(&divided) {}
+
+  std::string name;                              ///< the names of its state begin with it; may be a module's
+  torch::optim::Optimizer* optimizer = nullptr;  ///< the first kind
+  ShardedOptimizer* sharded = nullptr;           ///< the second
 };
 
 /// ddp::Checkpoint of the parameters and buffers of modules, of the optimizers that train them, and of random
@@ -43,6 +54,10 @@ struct NamedOptimizer {
 /// "state.fc.weight.exp_avg", "state.fc.weight.step", and "param_groups.0.lr". Complex tensors are pairs of
 /// real numbers along a last axis. Of optimizers it knows SGD, Adam, AdamW, RMSprop and Adagrad of PyTorch,
 /// and this library's SGD and AdamW, which write the same.
+///
+/// A ShardedOptimizer's state is there whole, under the same names, so that plain and sharded programs read
+/// each other's checkpoints on any number of ranks. Each rank writes and reads its parts. Of 16-bit
+/// parameters it has the f32 masters too, "state.fc.weight.master".
 ///
 /// rank-N.safetensors has the states of PyTorch's default generators of rank N, "generator.cpu" and
 /// "generator.cuda" (of the rank's GPU; bytes of 255 without one). A rank whose number has none in the
@@ -59,6 +74,10 @@ class Checkpoint {
   /// Error(invalid_argument) for a parameter of the optimizer that is not the module's.
   Checkpoint(World world, std::filesystem::path folder, torch::nn::Module& module,
              torch::optim::Optimizer* optimizer = nullptr, Options options = {});
+  /// The same for a sharded optimizer, whose parameters are row-major; otherwise it throws
+  /// Error(unsupported).
+  Checkpoint(World world, std::filesystem::path folder, torch::nn::Module& module,
+             ShardedOptimizer& optimizer, Options options = {});
   /// The same for several modules and optimizers, for example of a GAN, saved and restored together.
   /// model.safetensors has "generator.fc.weight", optimizer.safetensors
   /// "generator.state.generator.fc.weight.exp_avg" and "generator.param_groups.0.lr" for an optimizer called

@@ -40,8 +40,9 @@ class FusedOptimizer : public torch::optim::Optimizer {
  protected:
   /// Parameters of one group, dtype and device that have a gradient.
   struct Batch {
-    torch::optim::OptimizerOptions const* options;
-    std::vector<at::Tensor> parameters, gradients;
+    torch::optim::OptimizerOptions const* options;  ///< of the group
+    std::vector<at::Tensor> parameters;             ///< these
+    std::vector<at::Tensor> gradients;              ///< of each
   };
   /// Updates them. `rate`: on the device, if prepare() was called.
   virtual void run(Batch const& batch, std::optional<at::Tensor> const& rate,

@@ -3,9 +3,11 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ddp/core/export.hpp"
@@ -64,6 +66,24 @@ class ShardedOptimizer {
   void zero_grad(bool set_to_none = true);
   /// The optimizer of the pieces, for learning rates and FusedOptimizer::skip_where().
   [[nodiscard]] torch::optim::Optimizer& inner() noexcept;
+
+  /// A parameter that is trained.
+  struct Trained {
+    std::string name;       ///< in its module
+    at::Tensor parameter;   ///< the module's
+    std::size_t group = 0;  ///< of inner()
+  };
+  /// All of them, the same on every rank.
+  [[nodiscard]] std::vector<Trained> parameters() const;
+  /// A tensor of inner().
+  struct Piece {
+    std::size_t parameter = 0;  ///< of which it has elements, in parameters()
+    std::size_t offset = 0;     ///< the first, in the parameter's order of memory
+    at::Tensor tensor;          ///< one-dimensional
+    bool is_master = false;     ///< in f32, of a 16-bit parameter
+  };
+  /// This rank's.
+  [[nodiscard]] std::vector<Piece> pieces() const;
 
  private:
   class DDP_HIDDEN Impl;

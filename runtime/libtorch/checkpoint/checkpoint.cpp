@@ -18,16 +18,13 @@
 
 #include "ddp/core/text.hpp"
 #include "libtorch/checkpoint/optimizer_state.hpp"
+#include "libtorch/checkpoint/sharded_state.hpp"
 #include "libtorch/gpu_streams.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "libtorch/tensor_view.hpp"
 
 namespace ddp::libtorch {
 namespace {
-
-at::Tensor as_real(at::Tensor const& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
-}
 
 // PyTorch's wheels export functions of std::filesystem from an old libstdc++. If the dynamic linker finds
 // those first, removing a folder calls a null pointer.
@@ -117,7 +114,10 @@ class Checkpoint::Impl {
       for (auto const& parameter : tensors.trained) add_name(name, parameter);
       for (auto const& parameter : tensors.frozen) add_name(name, parameter);
     }
-    for (auto const& each : optimizers_) make_state(each.optimizer, names_);
+    for (auto const& each : optimizers_) {
+      if (each.optimizer != nullptr) make_state(*each.optimizer, names_);
+      if (each.sharded != nullptr) sharded_.emplace_back(world_, each.name, *each.sharded, names_);
+    }
     collect();
     CheckpointTensors tensors;
     for (SavedGenerator const& each : generators_) tensors.rank.push_back(each.tensor());
@@ -127,6 +127,7 @@ class Checkpoint::Impl {
       list.push_back(
           {saved.name, view_of(saved.memory, world_.device(), text("\"", saved.name, "\"")).value});
     }
+    for (ShardedState const& each : sharded_) each.add_to(tensors);
     checkpoint_ = std::make_unique<ddp::Checkpoint>(world_, std::move(folder), std::move(tensors), options);
   }
 
@@ -139,6 +140,7 @@ class Checkpoint::Impl {
       if (set) return set(saved.memory);
       if (now.const_data_ptr() != saved.memory.const_data_ptr()) now.copy_(saved.memory);
     });
+    for (ShardedState& each : sharded_) each.put_back();
     if (restored->rank_tensors) {
       for (SavedGenerator& each : generators_) each.put_back();
     }
@@ -147,6 +149,7 @@ class Checkpoint::Impl {
 
   void save(TrainingPosition const& position) {
     collect();
+    for (ShardedState& each : sharded_) each.collect();
     if (Stream* const stream = streams_->current()) world_.stream().wait(*stream);
     checkpoint_->save(position);
   }
@@ -198,7 +201,8 @@ class Checkpoint::Impl {
     }
     model_size_ = next_;
     for (NamedOptimizer const& of : optimizers_) {
-      visit_state(of.optimizer, names_,
+      if (of.optimizer == nullptr) continue;
+      visit_state(*of.optimizer, names_,
                   [&](std::string const& name, at::Tensor const& values, SetNumber const& set) {
                     at::Tensor const now = as_real(values);
                     use(entry(inside(of.name, name), now), now, set);
@@ -221,6 +225,7 @@ class Checkpoint::Impl {
   std::array<SavedGenerator, 2> generators_;
   std::unique_ptr<GpuStreams> streams_;
   ParameterNames names_;
+  std::vector<ShardedState> sharded_;
   std::vector<Saved> memory_;
   std::size_t next_ = 0;                         // of memory_, during a visit
   std::size_t model_size_ = 0;                   // the first of memory_ are the model's
@@ -233,6 +238,9 @@ Checkpoint::Checkpoint(World world, std::filesystem::path folder, torch::nn::Mod
                  optimizer == nullptr ? std::vector<NamedOptimizer>()
                                       : std::vector<NamedOptimizer>{{"", *optimizer}},
                  options) {}
+Checkpoint::Checkpoint(World world, std::filesystem::path folder, torch::nn::Module& module,
+                       ShardedOptimizer& optimizer, Options options)
+    : Checkpoint(std::move(world), std::move(folder), {{"", module}}, {{"", optimizer}}, options) {}
 Checkpoint::Checkpoint(World world, std::filesystem::path folder, std::vector<NamedModule> modules,
                        std::vector<NamedOptimizer> optimizers, Options options)
     : impl_(std::make_unique<Impl>(std::move(world), std::move(folder), std::move(modules),

@@ -101,7 +101,7 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
 // Elements in the order of memory, complex ones as pairs.
 std::vector<std::vector<DistributedDataParallel::Engine::Piece>> DistributedDataParallel::Engine::pieces() {
   auto const part = [](at::Tensor const& whole, BucketSlice const& piece) {
-    at::Tensor const real = whole.is_complex() ? at::view_as_real(whole.detach()) : whole.detach();
+    at::Tensor const real = as_real(whole);
     return real.as_strided({static_cast<std::int64_t>(piece.count)}, {1},
                            real.storage_offset() + static_cast<std::int64_t>(piece.parameter_offset));
   };
@@ -110,7 +110,7 @@ std::vector<std::vector<DistributedDataParallel::Engine::Piece>> DistributedData
     auto& pieces = all.emplace_back();
     for (BucketSlice const& each : slice.pieces) {
       Trained const& of = trained_[each.parameter];
-      pieces.push_back({of.parameter.name, of.parameter.tensor, part(of.kept, each), part(of.bound, each),
+      pieces.push_back({each.parameter, of.parameter.tensor, part(of.kept, each), part(of.bound, each),
                         each.parameter_offset});
     }
   }

@@ -62,7 +62,7 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   void restore(Sums const& sums);
   // For ShardedOptimizer.
   struct Piece {
-    std::string name;        ///< of the parameter
+    std::size_t index = 0;   ///< of the parameter, in trained()
     at::Tensor parameter;    ///< the module's
     at::Tensor values;       ///< this rank's elements of it
     at::Tensor gradient;     ///< of the same elements, once they are averaged

@@ -84,6 +84,23 @@ class ShardedOptimizer::Impl {
     }
   }
   [[nodiscard]] optim::Optimizer& inner() noexcept { return *inner_; }
+  [[nodiscard]] std::vector<Trained> parameters() const {
+    std::vector<Trained> all;
+    for (std::size_t p = 0; p < engine_->trained().size(); ++p) {
+      ModuleTensor const& each = engine_->trained()[p];
+      all.push_back({each.name, each.tensor, groups_[p]});
+    }
+    return all;
+  }
+  [[nodiscard]] std::vector<Piece> pieces() const {
+    std::vector<Piece> all;
+    for (auto const& slice : slices_) {
+      for (Updated const& each : slice) {
+        all.push_back({each.piece.index, each.piece.offset, each.tensor, each.has_master()});
+      }
+    }
+    return all;
+  }
 
  private:
   struct Updated {
@@ -122,6 +139,9 @@ class ShardedOptimizer::Impl {
                     "wrapped module");
       });
     }
+    for (ModuleTensor const& each : engine_->trained()) {
+      groups_.push_back(group_of.at(each.tensor.unsafeGetTensorImpl()));
+    }
     std::vector<std::vector<at::Tensor>> lists(std::max<std::size_t>(groups.size(), 1));
     at::NoGradGuard const no_graph;
     for (auto& pieces : engine_->pieces()) {
@@ -129,7 +149,7 @@ class ShardedOptimizer::Impl {
       for (auto& piece : pieces) {
         bool const is_narrow = piece.values.element_size() == 2;
         at::Tensor const tensor = is_narrow ? piece.values.to(at::kFloat) : piece.values;
-        lists[group_of.at(piece.parameter.unsafeGetTensorImpl())].push_back(tensor);
+        lists[groups_[piece.index]].push_back(tensor);
         slice.push_back({std::move(piece), tensor});
       }
     }
@@ -211,6 +231,7 @@ class ShardedOptimizer::Impl {
 
   std::shared_ptr<DistributedDataParallel::Engine> engine_;
   bool in_backward_;
+  std::vector<std::size_t> groups_;  // by parameter
   std::vector<std::vector<Updated>> slices_;
   std::unique_ptr<optim::Optimizer> inner_;
   FusedOptimizer* fused_ = nullptr;  // inner_, if it can update some of its tensors
@@ -223,5 +244,7 @@ ShardedOptimizer::~ShardedOptimizer() = default;
 void ShardedOptimizer::step() { impl_->step(); }
 void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
 torch::optim::Optimizer& ShardedOptimizer::inner() noexcept { return impl_->inner(); }
+std::vector<ShardedOptimizer::Trained> ShardedOptimizer::parameters() const { return impl_->parameters(); }
+std::vector<ShardedOptimizer::Piece> ShardedOptimizer::pieces() const { return impl_->pieces(); }
 
 }  // namespace ddp::libtorch

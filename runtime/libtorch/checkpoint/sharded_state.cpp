@@ -1,0 +1,192 @@
+#include "libtorch/checkpoint/sharded_state.hpp"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "libtorch/tensor_view.hpp"
+
+namespace ddp::libtorch {
+namespace {
+
+constexpr char const* kMaster = "master";
+
+}  // namespace
+
+ShardedState::ShardedState(World world, std::string prefix, ShardedOptimizer& optimizer,
+                           ParameterNames const& names)
+    : world_(std::move(world)),
+      prefix_(std::move(prefix)),
+      optimizer_(optimizer),
+      parameters_(optimizer.parameters()),
+      pieces_(optimizer.pieces()) {
+  for (auto const& each : parameters_) {
+    auto const found = names.find(each.parameter.unsafeGetTensorImpl());
+    require(found != names.end(), [&] {
+      return text("the optimizer has parameter \"", each.name,
+                  "\", which no module of the checkpoint has: "
+                  "give all modules whose parameters it trains");
+    });
+    names_.push_back(found->second);
+    if (as_real(each.parameter).is_contiguous()) continue;
+    throw Error(ErrorCode::unsupported,
+                text("a checkpoint of a ShardedOptimizer: parameter \"", found->second, "\" has strides ",
+                     each.parameter.strides(),
+                     "; expected one that is row-major, of which ranks know what part "
+                     "of the file is theirs"));
+  }
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    piece_names_.emplace(pieces_[i].tensor.unsafeGetTensorImpl(), text(i));
+  }
+  make_state(optimizer_.inner(), piece_names_);
+  find_fields();
+  for (std::size_t g = 0; g < optimizer_.inner().param_groups().size(); ++g) {
+    rates_.push_back(at::zeros({}, at::kDouble));
+  }
+  collect();
+}
+
+// Calls on_tensor(piece, field, tensor) and on_number(piece, field, value, set).
+template <class OnTensor, class OnNumber>
+void ShardedState::visit(OnTensor on_tensor, OnNumber on_number) {
+  constexpr std::string_view kState = "state.";
+  visit_state(optimizer_.inner(), piece_names_,
+              [&](std::string const& name, at::Tensor const& values,
+                  std::function<void(at::Tensor const& value)> const& set) {
+                if (!name.starts_with(kState)) return;  // a learning rate
+                std::size_t const dot = name.find('.', kState.size());
+                std::size_t piece = 0;
+                Classic<std::istringstream>(name.substr(kState.size(), dot - kState.size())) >> piece;
+                std::string const field = name.substr(dot + 1);
+                set ? on_number(piece, field, values, set) : on_tensor(piece, field, as_real(values));
+              });
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    if (pieces_[i].is_master) on_tensor(i, kMaster, pieces_[i].tensor);
+  }
+}
+
+// A rank may have no piece of a group, so ranks tell each other what there is.
+void ShardedState::find_fields() {
+  fields_.resize(optimizer_.inner().param_groups().size());
+  auto const add = [&](std::size_t piece, Field field) {
+    auto& fields = fields_[parameters_[pieces_[piece].parameter].group];
+    if (std::ranges::count(fields, field.name, &Field::name) == 0) fields.push_back(std::move(field));
+  };
+  visit(
+      [&](std::size_t piece, std::string const& field, at::Tensor const& values) {
+        add(piece, {field, view_of(values, world_.device(), field).value.dtype, false});
+      },
+      [&](std::size_t piece, std::string const& field, at::Tensor const&, auto const&) {
+        add(piece, {field, DType::i64, true});
+      });
+  std::string said;
+  for (std::size_t g = 0; g < fields_.size(); ++g) {
+    for (Field const& field : fields_[g]) {
+      said +=
+          text(g, ' ', field.name, ' ', static_cast<int>(field.dtype), ' ', field.is_number ? 1 : 0, '\n');
+    }
+  }
+  auto const all = world_.control().all_gather(world_.next_name("state"), said, world_.members(),
+                                               Deadline::after(world_.options().timeout));
+  for (auto& fields : fields_) fields.clear();
+  for (std::string const& of_rank : all) {
+    Classic<std::istringstream> lines(of_rank);
+    std::size_t group = 0;
+    Field field;
+    int dtype = 0;
+    int is_number = 0;
+    while (lines >> group >> field.name >> dtype >> is_number) {
+      field.dtype = static_cast<DType>(dtype);
+      field.is_number = is_number != 0;
+      auto& fields = fields_.at(group);
+      if (std::ranges::count(fields, field.name, &Field::name) == 0) fields.push_back(field);
+    }
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    for (Field const& field : fields_[parameters_[p].group]) {
+      if (field.is_number) numbers_[{p, field.name}] = at::zeros({}, at::kLong);
+    }
+  }
+}
+
+std::string ShardedState::inside(std::string const& name) const {
+  return prefix_.empty() ? name : text(prefix_, '.', name);
+}
+
+void ShardedState::add_to(CheckpointTensors& tensors) const {
+  auto const number = [&](std::string const& name, at::Tensor const& memory) {
+    tensors.optimizer.push_back({inside(name), view_of(memory, Device{}, name).value});
+  };
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    for (Field const& field : fields_[parameters_[p].group]) {
+      std::string const name = text("state.", names_[p], '.', field.name);
+      if (field.is_number) {
+        number(name, numbers_.at({p, field.name}));
+        continue;
+      }
+      if (field.name == kMaster && parameters_[p].parameter.element_size() != 2) continue;
+      ShardedTensor whole{inside(name), {}, field.dtype};
+      std::vector<std::size_t> axes;
+      for (std::int64_t const axis : as_real(parameters_[p].parameter).sizes()) {
+        axes.push_back(static_cast<std::size_t>(axis));
+      }
+      whole.shape = Shape(axes);
+      for (std::size_t i = 0; i < pieces_.size(); ++i) {
+        auto const found = memory_.find({i, field.name});
+        if (pieces_[i].parameter != p || found == memory_.end()) continue;
+        whole.parts.push_back({pieces_[i].offset, view_of(found->second, world_.device(), name).value});
+      }
+      tensors.sharded_optimizer.push_back(std::move(whole));
+    }
+  }
+  for (std::size_t g = 0; g < rates_.size(); ++g) number(text("param_groups.", g, ".lr"), rates_[g]);
+}
+
+// Every rank needs the numbers of all parameters, and has those of its pieces.
+void ShardedState::collect() {
+  at::NoGradGuard const no_graph;
+  std::map<Key, std::int64_t> known;
+  visit(
+      [&](std::size_t piece, std::string const& field, at::Tensor const& now) {
+        auto const [found, is_new] = memory_.emplace(Key{piece, field}, now);
+        if (!is_new && now.const_data_ptr() != found->second.const_data_ptr()) found->second.copy_(now);
+      },
+      [&](std::size_t piece, std::string const& field, at::Tensor const& value, auto const&) {
+        known[{pieces_[piece].parameter, field}] = value.item<std::int64_t>();
+      });
+  for (std::size_t g = 0; g < rates_.size(); ++g) {
+    rates_[g].fill_(optimizer_.inner().param_groups()[g].options().get_lr());
+  }
+  if (numbers_.empty()) return;
+  std::string said;
+  for (auto const& [key, value] : known) said += text(key.first, ' ', key.second, ' ', value, '\n');
+  auto const all = world_.control().all_gather(world_.next_name("numbers"), said, world_.members(),
+                                               Deadline::after(world_.options().timeout));
+  for (std::string const& of_rank : all) {
+    Classic<std::istringstream> lines(of_rank);
+    Key key;
+    std::int64_t value = 0;
+    while (lines >> key.first >> key.second >> value) numbers_.at(key).fill_(value);
+  }
+}
+
+void ShardedState::put_back() {
+  at::NoGradGuard const no_graph;
+  visit(
+      [&](std::size_t piece, std::string const& field, at::Tensor const& now) {
+        at::Tensor const& saved = memory_.at({piece, field});
+        if (now.const_data_ptr() != saved.const_data_ptr()) now.copy_(saved);
+      },
+      [&](std::size_t piece, std::string const& field, at::Tensor const&, auto const& set) {
+        set(numbers_.at({pieces_[piece].parameter, field}));
+      });
+  for (std::size_t g = 0; g < rates_.size(); ++g) {
+    optimizer_.inner().param_groups()[g].options().set_lr(rates_[g].item<double>());
+  }
+}
+
+}  // namespace ddp::libtorch
