@@ -1,19 +1,27 @@
 #include "nn/adam.hpp"
 
 #include <cmath>
-#include <span>
+#include <utility>
 
 #include "ddp/device/stream.hpp"
 
 namespace nn {
 
-Adam::Adam(std::vector<Weight*> weights, Options options) : weights_(std::move(weights)), options_(options) {
-  for (Weight const* const weight : weights_) {
-    means_.push_back(weight->context().zeros(weight->value().shape, weight->value().dtype));
-    squares_.push_back(weight->context().zeros(weight->value().shape, weight->value().dtype));
-  }
-  if (weights_.empty() || !weights_[0]->context().on_gpu()) return;
-  numbers_ = weights_[0]->context().zeros({sizeof(AdamStep)}, ddp::DType::u8);
+Adam::Adam(std::vector<Weight*> weights, Options options)
+    : Adam(std::span<ddp::Slice const>(), weights.empty() ? Context() : weights[0]->context(), options) {
+  weights_ = std::move(weights);
+  for (Weight const* const weight : weights_) add_state(weight->value(), weight->context());
+}
+
+Adam::Adam(std::span<ddp::Slice const> slices, Context const& context, Options options)
+    : context_(context), options_(options) {
+  for (ddp::Slice const& slice : slices) add_state(slice.values, context_);
+  if (context_.on_gpu()) numbers_ = context_.zeros({sizeof(AdamStep)}, ddp::DType::u8);
+}
+
+void Adam::add_state(ddp::TensorView const& of, Context const& context) {
+  means_.push_back(context.zeros(of.shape, of.dtype));
+  squares_.push_back(context.zeros(of.shape, of.dtype));
 }
 
 std::vector<ddp::NamedTensor> Adam::state() {
@@ -41,12 +49,16 @@ void Adam::apply(ddp::BucketSlice const& piece, Context const& context) {
   auto const part = [&](ddp::TensorView const& whole) {
     return ddp::slice(whole, piece.parameter_offset, piece.count);
   };
+  apply(part(weight.value()), part(weight.gradient()), part(means_[piece.parameter]),
+        part(squares_[piece.parameter]), context);
+}
+
+void Adam::apply(ddp::TensorView const& value, ddp::TensorView const& gradient, ddp::TensorView const& mean,
+                 ddp::TensorView const& square, Context const& context) const {
   if (context.on_gpu()) {
-    cuda::adam_step(context, part(weight.value()), part(weight.gradient()), part(means_[piece.parameter]),
-                    part(squares_[piece.parameter]), numbers_);
+    cuda::adam_step(context, value, gradient, mean, square, numbers_);
   } else {
-    cpu::adam_step(part(weight.value()), part(weight.gradient()), part(means_[piece.parameter]),
-                   part(squares_[piece.parameter]), step_);
+    cpu::adam_step(value, gradient, mean, square, step_);
   }
 }
 
@@ -55,9 +67,7 @@ void Adam::step() {
   apply();
 }
 
-void Adam::prepare() {
-  if (!weights_.empty()) prepare(weights_[0]->context());
-}
+void Adam::prepare() { prepare(context_); }
 
 void Adam::apply() {
   for (std::size_t i = 0; i < weights_.size(); ++i) {
@@ -74,6 +84,17 @@ void Adam::update(ddp::ReducedBucket const& bucket) {
     } else {
       ddp::host_stream(bucket.stream).enqueue([this, piece] { apply(piece, {}); });
     }
+  }
+}
+
+void Adam::update(ddp::Slice const& slice, ddp::Stream& stream) {
+  auto const apply_to = [this, &slice](Context const& context) {
+    apply(slice.values, slice.gradient, means_[slice.index], squares_[slice.index], context);
+  };
+  if (stream.device().kind == ddp::DeviceKind::cuda) {
+    apply_to(stream);
+  } else {
+    ddp::host_stream(stream).enqueue([apply_to] { apply_to({}); });
   }
 }
 

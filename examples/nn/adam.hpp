@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
+#include "ddp/device/stream.hpp"
 #include "ddp/reducer/bucket_hooks.hpp"
+#include "ddp/reducer/sharding.hpp"
 #include "nn/weight.hpp"
 
 namespace nn {
@@ -33,10 +36,14 @@ class Adam {
   using Options = AdamOptions;
   /// The weights must outlive it.
   explicit Adam(std::vector<Weight*> weights, Options options = {});
+  /// With Sharding::optimizer: has the state of these slices only, DistributedDataParallel::slices(), on the
+  /// device of `context`. They must outlive it.
+  Adam(std::span<ddp::Slice const> slices, Context const& context, Options options = {});
   // state() hands out addresses.
   Adam(Adam const&) = delete;
   Adam& operator=(Adam const&) = delete;
 
+  // ---- of weights
   /// Applies the gradients, and leaves them zero: prepare(), then apply().
   void step();
   /// Counts a step, and puts its numbers where the weights are.
@@ -47,17 +54,29 @@ class Adam {
   /// the order of the parameters. A backward pass may announce a weight's gradient only when it has read the
   /// weight for the last time.
   void update(ddp::ReducedBucket const& bucket);
+
+  // ---- of slices
+  /// For on_slice_ready(), with the rule of a bucket's update(), and for update_slices(). prepare() comes
+  /// before the step. It leaves the gradients of the slice zero; those that other ranks update are cleared by
+  /// DistributedDataParallel::zero_gradients(). It can be recorded into a CUDA graph.
+  void update(ddp::Slice const& slice, ddp::Stream& stream);
+
   void set_learning_rate(double learning_rate) noexcept { options_.learning_rate = learning_rate; }
 
-  /// All that the next step depends on, for checkpoints: "fc1.weight.mean", "fc1.weight.square", …, "steps".
+  /// Of weights: all that the next step depends on, for checkpoints: "fc1.weight.mean", "fc1.weight.square",
+  /// …, "steps".
   [[nodiscard]] std::vector<ddp::NamedTensor> state();
 
  private:
+  void add_state(ddp::TensorView const& of, Context const& context);
   void prepare(Context const& context);
   void apply(ddp::BucketSlice const& piece, Context const& context);
+  void apply(ddp::TensorView const& value, ddp::TensorView const& gradient, ddp::TensorView const& mean,
+             ddp::TensorView const& square, Context const& context) const;
 
+  Context context_;
   std::vector<Weight*> weights_;
-  std::vector<ddp::Tensor> means_;
+  std::vector<ddp::Tensor> means_;  // by weight or by slice
   std::vector<ddp::Tensor> squares_;
   Options options_;
   std::int64_t steps_ = 0;

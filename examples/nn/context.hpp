@@ -30,6 +30,8 @@ class Context {
   [[nodiscard]] ddp::Tensor zeros(ddp::Shape const& shape, ddp::DType dtype) const;
   /// Zeroed host memory that the device can read and write, with the same rule.
   [[nodiscard]] ddp::Tensor pinned_zeros(ddp::Shape const& shape, ddp::DType dtype) const;
+  /// Memory that somebody else has made for the device, with the same rule.
+  [[nodiscard]] ddp::Tensor guarded(ddp::Tensor const& memory) const;
 
   /// Writes `from`, in host memory, to `to`, and waits until it is there.
   void upload(ddp::TensorView const& from, ddp::TensorView const& to) const;
@@ -42,7 +44,6 @@ class Context {
  private:
   struct State;
   struct Guarded;
-  [[nodiscard]] ddp::Tensor guarded(ddp::Tensor const& memory) const;
   std::shared_ptr<State> state_;
 };
 

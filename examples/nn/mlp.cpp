@@ -64,21 +64,24 @@ void Mlp::forward(Samples const& samples) {
   loss_.forward(logits(), input_.labels, rows(slopes_.back()));
 }
 
-void Mlp::backward(GradientReady const& ready) {
+void Mlp::backward(GradientReady const& ready, Announce announce) {
   ddp::require(!slopes_.empty(), "nn::Mlp::backward: forward() comes first");
   for (std::size_t i = layers_.size(); i-- > 0;) {
     ddp::TensorView const dy = rows(slopes_[i]);
     ddp::TensorView const x = i == 0 ? input_.inputs : rows(activations_[i - 1]);
-    // Weights first: their gradients can travel while the layer's input gradient is computed.
-    layers_[i].backward_weights(x, dy);
-    if (ready) {
+    auto const say = [&] {
+      if (!ready) return;
       ready(2 * i + 1);
       ready(2 * i);
-    }
+    };
+    // Weights first: their gradients can travel while the layer's input gradient is computed.
+    layers_[i].backward_weights(x, dy);
+    if (announce == Announce::at_once) say();
     if (i > 0) {
       layers_[i].backward_input(dy, rows(slopes_[i - 1]));
       relu_backward(context_, x, rows(slopes_[i - 1]));
     }
+    if (announce == Announce::when_weights_read) say();
   }
 }
 

@@ -21,6 +21,12 @@ struct Samples {
   ddp::TensorView labels;
 };
 
+/// When a backward pass says that a gradient is complete.
+enum class Announce : std::uint8_t {
+  at_once,            ///< so that it travels while the rest of its layer is computed
+  when_weights_read,  ///< when the pass has read the weight for the last time, so that it may be updated
+};
+
 struct MlpOptions {
   ddp::DType dtype = ddp::DType::f32;  ///< or f64
   std::uint64_t seed = 1;              ///< of the initial values: the same on any machine
@@ -48,9 +54,9 @@ class Mlp {
   /// host does not wait.
   void forward(Samples const& samples);
   /// Adds the gradient of the mean loss of the last forward() to every parameter's, from the last layer to
-  /// the first, and calls `ready` with each parameter's index at the moment when its gradient is complete.
+  /// the first, and calls `ready` with each parameter's index when its gradient is complete.
   /// With 0 samples it adds nothing, and calls `ready` all the same.
-  void backward(GradientReady const& ready = {});
+  void backward(GradientReady const& ready = {}, Announce announce = Announce::at_once);
 
   /// The sum over all forward() since the last call. On a GPU the host waits for it.
   [[nodiscard]] Score take_score() { return loss_.take_score(); }

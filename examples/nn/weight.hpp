@@ -36,13 +36,18 @@ class Weight {
     return gradient_;
   }
 
-  /// What DistributedDataParallel is to know of it, for GradientStorage::arena. The weight must outlive that
-  /// object. For the other storages, set the result's `gradient` to gradient().
+  /// What DistributedDataParallel is to know of it, for GradientStorage::arena, also with
+  /// Sharding::optimizer. The weight must outlive that object. For the other storages, set the result's
+  /// `gradient` to gradient().
   [[nodiscard]] ddp::Parameter parameter() {
-    return {.name = name_, .value = value(), .bind_gradient = [this](ddp::TensorView const& view) {
-              gradient_ = view;
-              own_gradient_ = {};
-            }};
+    return {.name = name_,
+            .value = value(),
+            .bind_gradient =
+                [this](ddp::TensorView const& view) {
+                  gradient_ = view;
+                  own_gradient_ = {};
+                },
+            .bind_value = [this](ddp::Tensor const& place) { value_ = context_.guarded(place); }};
   }
 
  private:

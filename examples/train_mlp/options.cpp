@@ -38,6 +38,9 @@ po::options_description description() {
                 defaults.learning_rate, ")")
           .c_str());
   add("graph", "record a step into a CUDA graph and replay it, where ranks have GPUs of their own");
+  add("shard",
+      "each rank keeps and updates its part of Adam's state only; the same numbers. Not yet with "
+      "--checkpoint");
   add("log-json", value("FILE"), "write one JSON object a line: one for each epoch, and a last one");
   add("checkpoint", value("DIR"),
       "write checkpoints there; on SIGTERM and SIGINT all ranks write one more and end with 128 + the "
@@ -150,11 +153,17 @@ std::optional<Options> parse_options(std::vector<std::string> const& arguments) 
   if (auto const* const folder = text("checkpoint")) options.checkpoint = *folder;
   if (text("checkpoint-every") != nullptr) options.checkpoint_every = count("checkpoint-every", 0);
   options.graph = given.count("graph") != 0;
+  options.shard = given.count("shard") != 0;
   options.resume = given.count("resume") != 0;
   for (char const* const name : {"checkpoint-every", "resume"}) {
     if (given.count(name) != 0 && options.checkpoint.empty()) {
       throw UsageError(ddp::text("--", name, " needs --checkpoint DIR, found none"));
     }
+  }
+  if (options.shard && !options.checkpoint.empty()) {
+    throw UsageError(
+        "--shard and --checkpoint: a sharded optimizer's state cannot be saved yet; expected one of them, "
+        "found both");
   }
   return options;
 }

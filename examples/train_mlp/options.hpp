@@ -29,6 +29,7 @@ struct Options {
   std::uint64_t seed = 1;
   double learning_rate = 0.002;
   bool graph = false;                             ///< steps as one CUDA graph
+  bool shard = false;                             ///< each rank has a part of the optimizer's state
   std::filesystem::path log_json{};               ///< empty for none
   std::filesystem::path checkpoint{};             ///< a folder; empty for none
   std::optional<std::size_t> checkpoint_every{};  ///< steps; none: at the end of each epoch

@@ -90,8 +90,12 @@ std::map<std::string, std::string> choices(data::DataSet const& set, Options con
 End train(ddp::World const& world, data::DataSet const& set, Options const& options, Progress& progress,
           RunLog& log) {
   nn::Mlp net(widths(set, options), world.stream(), {.seed = options.seed});
-  ddp::DistributedDataParallel ddp(world, net.parameters());
-  nn::Adam optimizer(net.weights(), {.learning_rate = options.learning_rate});
+  ddp::DistributedDataParallelOptions wrapper;
+  if (options.shard) wrapper.sharding = ddp::Sharding::optimizer;
+  ddp::DistributedDataParallel ddp(world, net.parameters(), wrapper);
+  nn::AdamOptions const rates{.learning_rate = options.learning_rate};
+  nn::Adam optimizer =
+      options.shard ? nn::Adam(ddp.slices(), world.stream(), rates) : nn::Adam(net.weights(), rates);
   ddp::DistributedSampler sampler(set.train.size(), world, {.shuffle = true, .seed = options.seed});
   data::Normalization const normalization(set.train);
   data::Loader train_images(set.train, normalization, world.stream());
@@ -102,14 +106,26 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
   nn::Samples samples;
   auto const step = [&] {
     net.forward(samples);
-    net.backward(gradient_ready);
-    ddp.synchronize();
-    optimizer.apply();
+    if (options.shard) {
+      ddp.zero_gradients();  // those that other ranks have updated
+      net.backward(gradient_ready, nn::Announce::when_weights_read);
+      ddp.synchronize();
+    } else {
+      net.backward(gradient_ready);
+      ddp.synchronize();
+      optimizer.apply();
+    }
   };
+  if (options.shard) {
+    ddp.on_slice_ready(
+        [&](ddp::Slice const& slice, ddp::Stream& stream) { optimizer.update(slice, stream); });
+  }
   std::optional<ddp::StepGraph> graph;
   if (options.graph) graph.emplace(ddp, step);
   Recovery recovery(world, options, choices(set, options), progress);
-  if (auto end = recovery.begin({ddp::named_values(ddp.parameters()), optimizer.state(), {}})) return *end;
+  // parse_options() refuses --checkpoint with --shard; what is to be saved of slices belongs here.
+  auto const state = options.shard ? std::vector<ddp::NamedTensor>() : optimizer.state();
+  if (auto end = recovery.begin({ddp::named_values(ddp.parameters()), state, {}})) return *end;
   ddp::TrainingPosition const begin = recovery.position();
 
   std::size_t const steps = (set.train.size() + options.batch - 1) / options.batch;  // of an epoch

@@ -11,6 +11,8 @@ target_compile_definitions(multi_process_data_parallel PRIVATE TRAIN_MLP="$<TARG
 add_dependencies(multi_process_data_parallel train_mlp data_parallel)
 ddp_add_test(optimizer_per_bucket LABEL multi_process SOURCES optimizer_per_bucket_test.cpp RANKS 1 2 3 GPUS 1 2 VIRTUAL 2
              LIBRARIES ddp_multi_process_main ddp_examples_nn)
+ddp_add_test(optimizer_sharded LABEL multi_process SOURCES optimizer_sharded_test.cpp RANKS 1 2 3 4 MPIRANKS 2 GPUS 1 2
+             VIRTUAL 2 LIBRARIES ddp_multi_process_main ddp_examples_nn)
 if(DDP_MPIRUN)
   ddp_add_test(mpirun_examples LABEL multi_process SOURCES mpirun_examples_test.cpp)
   target_compile_definitions(multi_process_mpirun_examples PRIVATE DDP_MPIRUN="${DDP_MPIRUN}"

@@ -30,13 +30,6 @@ std::vector<std::vector<float>> train(bool per_bucket, GradientStorage storage) 
   DistributedDataParallel ddp(world(), std::move(parameters), options);
   nn::Adam optimizer(weights, {.learning_rate = 0.01});
   if (per_bucket) ddp.on_bucket_ready([&](ReducedBucket const& bucket) { optimizer.update(bucket); });
-  // A layer announces its gradients before it computes its input's, for which it reads its weights; when the
-  // next layer announces its own, that is done.
-  std::vector<std::size_t> announced;
-  auto const flush = [&] {
-    for (std::size_t const parameter : announced) ddp.gradient_ready(parameter);
-    announced.clear();
-  };
   Tensor const inputs = context.zeros({kSamples, kWidth}, DType::f32);
   Tensor const labels = context.zeros({kSamples}, DType::u8);
   for (int step = 0; step < 6; ++step) {
@@ -52,11 +45,8 @@ std::vector<std::vector<float>> train(bool per_bucket, GradientStorage storage) 
     context.upload(host_inputs, inputs);
     context.upload(host_labels, labels);
     net.forward({inputs, labels});
-    net.backward([&](std::size_t parameter) {
-      if (parameter % 2 == 1) flush();
-      announced.push_back(parameter);
-    });
-    flush();
+    net.backward([&](std::size_t parameter) { ddp.gradient_ready(parameter); },
+                 nn::Announce::when_weights_read);
     ddp.synchronize();
     if (!per_bucket) optimizer.step();
   }
