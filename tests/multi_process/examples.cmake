@@ -3,8 +3,9 @@ find_package(nlohmann_json REQUIRED)
 ddp_add_test(train_mlp LABEL multi_process SOURCES train_mlp_test.cpp LIBRARIES nlohmann_json::nlohmann_json TIMEOUT 300)
 target_compile_definitions(multi_process_train_mlp PRIVATE DDP_LAUNCH="$<TARGET_FILE:ddp-launch>"
                            TRAIN_MLP="$<TARGET_FILE:train_mlp>" HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>"
-                           FIRST_STEPS="$<TARGET_FILE:first_steps>" IN_PLACE="$<TARGET_FILE:in_place>")
-add_dependencies(multi_process_train_mlp ddp-launch train_mlp hello_all_reduce first_steps in_place)
+                           FIRST_STEPS="$<TARGET_FILE:first_steps>" IN_PLACE="$<TARGET_FILE:in_place>"
+                           SHARDED="$<TARGET_FILE:sharded>")
+add_dependencies(multi_process_train_mlp ddp-launch train_mlp hello_all_reduce first_steps in_place sharded)
 ddp_add_test(data_parallel LABEL multi_process SOURCES data_parallel_test.cpp LIBRARIES nlohmann_json::nlohmann_json)
 target_compile_definitions(multi_process_data_parallel PRIVATE TRAIN_MLP="$<TARGET_FILE:train_mlp>"
                                                                DATA_PARALLEL="$<TARGET_FILE:data_parallel>")

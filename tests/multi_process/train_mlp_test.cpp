@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -244,6 +245,15 @@ TEST_F(TrainMlp, TheGuidesProgramWithGradientsInPlaceLearnsTheSameOnAnyNumberOfR
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, "w = 2, -1, 3, b = 1; 1 message a step\n")
         << "neighbours in memory travel together";
+  }
+}
+
+TEST_F(TrainMlp, R25TheProgramWithArraysOfPointersLearnsWithAPartOfTheOptimizerOnEachRank) {
+  for (auto const& [ranks, bytes] : std::map<int, std::string>{{0, "16.0"}, {1, "16.0"}, {3, "8.0"}}) {
+    auto const outcome = run_shell(folder_.path(), launched(ranks, SHARDED));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out,
+              text("learnt 61 of 61; ", bytes, " bytes a parameter: 2 + 2 + 12/", std::max(ranks, 1), "\n"));
   }
 }
 
