@@ -104,7 +104,7 @@ int main() {
   options.reduction = ddp::DistributedDataParallelOptions::Reduction::sum;
   options.sharding = ddp::Sharding::optimizer;
   ddp::DistributedDataParallel ddp(world, parameters, options);  // its memory is what the pointers lead to
-  initial = {};
+  initial = std::vector<bfloat16>();
   std::vector<SliceState> states(ddp.slices().begin(), ddp.slices().end());
 
   auto const first = static_cast<std::size_t>(world.rank().value());
