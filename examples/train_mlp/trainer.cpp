@@ -104,22 +104,20 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
   nn::GradientReady const gradient_ready = [&](std::size_t parameter) { ddp.gradient_ready(parameter); };
   net.reserve(std::max(options.batch, kEvaluationBatch));  // what a graph has recorded stays where it is
   nn::Samples samples;
-  auto const step = [&] {
-    net.forward(samples);
-    if (options.shard) {
-      ddp.zero_gradients();  // those that other ranks have updated
-      net.backward(gradient_ready, nn::Announce::when_weights_read);
-      ddp.synchronize();
-    } else {
-      net.backward(gradient_ready);
-      ddp.synchronize();
-      optimizer.apply();
-    }
+  ddp::SliceReady const update = [&](ddp::Slice const& slice, ddp::Stream& stream) {
+    optimizer.update(slice, stream);
   };
-  if (options.shard) {
-    ddp.on_slice_ready(
-        [&](ddp::Slice const& slice, ddp::Stream& stream) { optimizer.update(slice, stream); });
-  }
+  // On a GPU the new values travel below the backward pass. A CPU has no time to spare in it.
+  bool const early = options.shard && world.device().kind == ddp::DeviceKind::cuda;
+  if (early) ddp.on_slice_ready(update);
+  auto const step = [&] {
+    if (options.shard) ddp.zero_gradients();  // those that other ranks have updated
+    net.forward(samples);
+    net.backward(gradient_ready, early ? nn::Announce::when_weights_read : nn::Announce::at_once);
+    ddp.synchronize();
+    if (!options.shard) optimizer.apply();
+    if (options.shard && !early) ddp.update_slices(update);
+  };
   std::optional<ddp::StepGraph> graph;
   if (options.graph) graph.emplace(ddp, step);
   Recovery recovery(world, options, choices(set, options), progress);

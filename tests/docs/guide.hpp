@@ -26,6 +26,10 @@ struct Net {
 struct Optimizer {
   void step();
 };
+struct SliceState {
+  explicit SliceState(ddp::Slice const& slice);
+  void update(ddp::Slice const& slice, ddp::Stream& stream);
+};
 
 extern ddp::World world;
 extern Net net;
