@@ -9,14 +9,12 @@
 namespace ddp {
 namespace {
 
-// Below kDirectBytes every rank reduces all elements itself, through staging. Up to kOneShotBytes it does so
-// too, if no rank's memory can be seen by the others: that costs less than two more barriers. Otherwise each
-// rank reduces its part: in place if all memory can be seen, through staging if not. In place this moves half
-// as many cache lines between two processors as exchanging all elements, which is worth a second barrier
-// where the processors are far apart.
+// Below kDirectBytes every rank reduces all elements itself, through staging. Up to shm::kOneShotBytes it
+// does so too, if no rank's memory can be seen by the others: that costs less than two more barriers.
+// Otherwise each rank reduces its part: in place if all memory can be seen, through staging if not. In place
+// this moves half as many cache lines between two processors as exchanging all elements, which is worth a
+// second barrier where the processors are far apart.
 constexpr std::size_t kDirectBytes = 512;
-constexpr std::size_t kOneShotBytes = (2_KiB).value;
-static_assert(kOneShotBytes <= shm::kStagingBytes);
 
 bool is_private(shm::Announcement const& said) noexcept {
   return said.in.allocation == shm::Location::kPrivate || said.out.allocation == shm::Location::kPrivate;
@@ -61,7 +59,7 @@ void ShmCommunicator::all_reduce(Operation const& operation) {
   bool const direct = bytes >= kDirectBytes;
   announce(operation);
   auto const stages_all = [&](std::size_t r) {
-    return bytes <= kOneShotBytes && (!direct || is_private(announcement(r)));
+    return bytes <= shm::kOneShotBytes && (!direct || is_private(announcement(r)));
   };
   std::uint32_t const stage = barrier_.next_stage();
   if (stages_all(rank().index())) {
@@ -141,7 +139,36 @@ void ShmCommunicator::reduce_staged(Operation const& operation, void* out, std::
                   operation.op.factor != nullptr);
 }
 
-// Everything but all-reduce: copy in, barrier, copy out, a chunk of each block at a time.
+// Whether every rank shows the others its input and all can see it; the same on every rank.
+bool ShmCommunicator::sees_every_in() const {
+  std::int64_t const first = announcement(0).in.allocation;
+  return first != shm::Location::kPrivate &&
+         every_rank([&](std::size_t r) { return announcement(r).in.allocation == first; });
+}
+
+// Each rank takes what it needs from the inputs of all, which stay as they are until all have it.
+void ShmCommunicator::exchange_direct(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const me = rank().index();
+  for (std::size_t r = 0; r < barrier_.region().size(); ++r) {
+    std::byte* const in = allocations_.resolve(r, announcement(r).in);
+    if (operation.kind == OperationKind::reduce_scatter) {
+      sources_[r].data = at(in, me * operation.count, element);
+    } else {
+      copy_bytes(at(operation.out, r * operation.count, element), r == me ? operation.in : in,
+                 operation.count * element);
+    }
+  }
+  if (operation.kind == OperationKind::reduce_scatter) {
+    void* destination = operation.out;
+    reduce_elements({&destination, 1}, sources_, operation.count, operation.dtype, operation.op.kind,
+                    operation.op.factor != nullptr);
+  }
+  barrier_.meet();
+}
+
+// Everything but all-reduce: copy in, barrier, copy out, a chunk of each block at a time. What a rank shows
+// is not copied in unless another shows nothing.
 void ShmCommunicator::exchange(Operation const& operation) {
   bool const blocks =
       operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_to_all;
@@ -149,12 +176,29 @@ void ShmCommunicator::exchange(Operation const& operation) {
   std::size_t const chunk = shm::kStagingBytes / size_of(operation.dtype) / parts;
   std::size_t offset = 0;
   announce(operation);
+  auto const shows = [&](std::size_t r) { return announcement(r).in.allocation != shm::Location::kPrivate; };
+  Visit const visit(in_process_ && shows(rank().index()) ? &barrier_.region().visitors() : nullptr);
+  bool is_staged = !shows(rank().index());
   do {
     std::size_t const length = std::min(chunk, operation.count - offset);
-    std::uint32_t const stage = barrier_.next_stage();
-    stage_in(operation, offset, length, barrier_.region().staging(rank().index(), stage));
-    barrier_.meet();
-    if (offset == 0) compare_announcements();
+    std::uint32_t stage = barrier_.next_stage();
+    auto const meet = [&] {
+      if (is_staged) stage_in(operation, offset, length, barrier_.region().staging(rank().index(), stage));
+      barrier_.meet();
+    };
+    meet();
+    if (offset == 0) {
+      compare_announcements();
+      if (sees_every_in()) {
+        barrier_.throw_if_failed();  // a rank that failed before this visit will not wait for it
+        return exchange_direct(operation);
+      }
+      if (!every_rank([&](std::size_t r) { return !shows(r); })) {
+        is_staged = true;
+        stage = barrier_.next_stage();
+        meet();
+      }
+    }
     stage_out(operation, offset, length, stage);
     offset += length;
   } while (offset < operation.count);

@@ -10,6 +10,19 @@
 #include "device/memory/memory_account.hpp"
 
 namespace ddp {
+namespace {
+
+// How much of its input a rank lets the others take from where it lies, if they can see it. Small parts cost
+// less through staging, which needs one barrier instead of two.
+std::size_t bytes_to_show(Operation const& operation, std::size_t ranks) noexcept {
+  std::size_t const part = operation.count * size_of(operation.dtype);
+  if (part <= shm::kOneShotBytes) return 0;
+  if (operation.kind == OperationKind::reduce_scatter) return part * ranks;
+  return operation.kind == OperationKind::all_gather ? part : 0;
+}
+
+}  // namespace
+
 ShmCommunicator::RegionOwner ShmCommunicator::make_region(int size) {
   return std::make_shared<SharedMemory>(SharedMemory::create(Bytes{shm::Region::bytes(size)}, false));
 }
@@ -41,9 +54,10 @@ void ShmCommunicator::announce(Operation const& operation) {
   mine.said = fingerprint_of(operation, sequence_);
   mine.factor = operation.op.factor != nullptr ? *operation.op.factor : 1.0;
   std::size_t const bytes = operation.count * size_of(operation.dtype);
-  bool const may_be_direct = operation.kind == OperationKind::all_reduce;
-  mine.in = may_be_direct ? locate(operation.in, bytes) : shm::Location{};
-  mine.out = may_be_direct ? locate(operation.out, bytes) : shm::Location{};
+  bool const is_all_reduce = operation.kind == OperationKind::all_reduce;
+  std::size_t const shown = is_all_reduce ? bytes : bytes_to_show(operation, sources_.size());
+  mine.in = shown > 0 ? locate(operation.in, shown) : shm::Location{};
+  mine.out = is_all_reduce ? locate(operation.out, bytes) : shm::Location{};
 }
 
 shm::Announcement const& ShmCommunicator::announcement(std::size_t rank) const {

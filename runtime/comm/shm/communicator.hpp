@@ -15,8 +15,8 @@ namespace ddp {
 /// Collectives through shared memory. Small ones copy into staging and reduce on every rank (one barrier);
 /// larger all-reduces let each rank reduce its part of the elements for all ("two-shot"), straight from and
 /// to the ranks' own memory where that is visible to all: memory from allocate(), or any memory when ranks
-/// are threads. Sums are taken in rank order, so a result does not depend on the path, the sizes of buckets,
-/// or timing.
+/// are threads. Large reduce-scatters and all-gathers take from such memory too. Sums are taken in rank
+/// order, so a result does not depend on the path, the sizes of buckets, or timing.
 class ShmCommunicator final : public HostCommunicatorBase {
  public:
   /// Owner of the region; shared by the communicators of all ranks if ranks are threads.
@@ -53,6 +53,7 @@ class ShmCommunicator final : public HostCommunicatorBase {
   void all_reduce_direct(Operation const& operation);
   void all_reduce_staged(Operation const& operation);
   void exchange(Operation const& operation);
+  void exchange_direct(Operation const& operation);
   void stage_in(Operation const& operation, std::size_t offset, std::size_t length, std::byte* staging) const;
   void stage_out(Operation const& operation, std::size_t offset, std::size_t length, std::uint32_t stage);
   void reduce_staged(Operation const& operation, void* out, std::size_t stage_offset, std::size_t length,
@@ -60,6 +61,7 @@ class ShmCommunicator final : public HostCommunicatorBase {
   template <class Rule>
   [[nodiscard]] bool every_rank(Rule rule) const;
   [[nodiscard]] bool direct_possible() const;
+  [[nodiscard]] bool sees_every_in() const;
   [[nodiscard]] shm::Location locate(void const* data, std::size_t bytes) const;
   [[nodiscard]] shm::Announcement const& announcement(std::size_t rank) const;
   [[nodiscard]] std::shared_ptr<SharedMemory> take(Offer const& offer) const;

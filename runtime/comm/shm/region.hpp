@@ -15,6 +15,9 @@ namespace ddp::shm {
 /// One rank's staging for one stage. A communicator takes two of these for each rank, and no other memory of
 /// this size.
 inline constexpr std::size_t kStagingBytes = (256_KiB).value;
+/// Up to so many bytes of each rank, one barrier and copies through staging cost less than a second barrier.
+inline constexpr std::size_t kOneShotBytes = (2_KiB).value;
+static_assert(kOneShotBytes <= kStagingBytes);
 inline constexpr std::size_t kCacheLine = 64;
 
 /// A 32-bit counter that ranks sleep on.

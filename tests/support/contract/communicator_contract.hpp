@@ -70,6 +70,7 @@ struct ContractCase {
 // Parts of the suite, one file each.
 [[nodiscard]] std::vector<ContractCase> collective_cases();
 [[nodiscard]] std::vector<ContractCase> average_cases();
+[[nodiscard]] std::vector<ContractCase> exchange_cases();
 [[nodiscard]] std::vector<ContractCase> group_cases();
 [[nodiscard]] std::vector<ContractCase> stream_cases();
 [[nodiscard]] std::vector<ContractCase> failure_cases();

@@ -389,8 +389,8 @@ std::vector<ContractCase> collective_cases() {
 
 std::vector<ContractCase> communicator_contract() {
   std::vector<ContractCase> all;
-  for (auto const& part :
-       {collective_cases(), average_cases(), group_cases(), stream_cases(), failure_cases()}) {
+  for (auto const& part : {collective_cases(), average_cases(), exchange_cases(), group_cases(),
+                           stream_cases(), failure_cases()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

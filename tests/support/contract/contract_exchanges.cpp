@@ -1,0 +1,45 @@
+#include "ddp/core/text.hpp"
+#include "support/contract/communicator_contract.hpp"
+
+namespace ddp::testing {
+namespace {
+
+// Ranks may take parts from each other's memory where all can see it; in place, and where one cannot.
+void parts_in_allocated_memory(ContractContext& context) {
+  Communicator& comm = context.comm;
+  auto const stream = context.stream();
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  auto const me = comm.rank().index();
+  std::size_t const most = 100'003;
+  Tensor const memory = comm.allocate(Bytes{most * ranks * sizeof(float)});
+  for (bool const everywhere : {true, false}) {
+    for (std::size_t const size : {std::size_t{1}, std::size_t{600}, most}) {
+      std::string const what = text("f32[", size, "]", everywhere ? "" : ", allocated on rank 0 only");
+      auto const in = everywhere || me == 0 ? Elements<float>(elements_of<float>(memory, 0, size * ranks))
+                                            : Elements<float>(comm, size * ranks);
+      Elements<float> const out(comm, size);
+      fill_with_values(in.host(), comm.rank().value());
+      comm.reduce_scatter(in.put(*stream), out.view(), ReduceOp::sum(), *stream);
+      expect_reduction<float>(context, ReduceOp::Kind::sum, out.fetch(*stream), "reduce_scatter " + what,
+                              me * size);
+      comm.reduce_scatter(in.view(), in.part(me * size, size), ReduceOp::sum(), *stream);
+      expect_reduction<float>(context, ReduceOp::Kind::sum, in.fetch(*stream).subspan(me * size, size),
+                              "reduce_scatter in place " + what, me * size);
+      fill_with_values(in.host().subspan(me * size, size), comm.rank().value());
+      static_cast<void>(in.put(*stream));
+      comm.all_gather(in.part(me * size, size), in.view(), *stream);
+      expect_elements<float>(
+          in.fetch(*stream),
+          [&](std::size_t i) { return element_value(static_cast<int>(i / size), i % size); },
+          "all_gather " + what);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<ContractCase> exchange_cases() {
+  return {{"PartsInAllocatedMemory", &parts_in_allocated_memory}};
+}
+
+}  // namespace ddp::testing
