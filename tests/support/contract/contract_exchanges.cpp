@@ -30,7 +30,9 @@ void parts_in_allocated_memory(ContractContext& context) {
       comm.all_gather(in.part(me * size, size), in.view(), *stream);
       expect_elements<float>(
           in.fetch(*stream),
-          [&](std::size_t i) { return element_value(static_cast<int>(i / size), i % size); },
+          [&](std::size_t i) {
+            return static_cast<float>(element_value(static_cast<int>(i / size), i % size));
+          },
           "all_gather " + what);
     }
   }
