@@ -34,6 +34,19 @@ std::vector<ddp::NamedTensor> Adam::state() {
   return tensors;
 }
 
+std::vector<ddp::ShardedTensor> Adam::sharded_state(ddp::DistributedDataParallel const& ddp) const {
+  std::vector<ddp::ShardedTensor> tensors;
+  for (bool const mean : {true, false}) {
+    std::vector<ddp::TensorView> by_slice;
+    for (ddp::Tensor const& each : mean ? means_ : squares_) by_slice.push_back(each);
+    for (auto& each : ddp::sharded_states(ddp, mean ? "mean" : "square", by_slice)) {
+      each.name.erase(0, each.name.find('.') + 1);  // "state."
+      tensors.push_back(std::move(each));
+    }
+  }
+  return tensors;
+}
+
 void Adam::prepare(Context const& context) {
   auto const t = static_cast<double>(++steps_);
   step_ = {.rate = options_.learning_rate / (1 - std::pow(options_.beta1, t)),

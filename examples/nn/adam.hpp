@@ -8,6 +8,7 @@
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
 #include "ddp/reducer/bucket_hooks.hpp"
+#include "ddp/checkpoint/checkpoint_tensors.hpp"
 #include "ddp/reducer/sharding.hpp"
 #include "nn/weight.hpp"
 
@@ -63,9 +64,11 @@ class Adam {
 
   void set_learning_rate(double learning_rate) noexcept { options_.learning_rate = learning_rate; }
 
-  /// Of weights: all that the next step depends on, for checkpoints: "fc1.weight.mean", "fc1.weight.square",
-  /// …, "steps".
+  /// All that the next step depends on, for checkpoints: "fc1.weight.mean", "fc1.weight.square", …, "steps".
+  /// Of slices "steps" only.
   [[nodiscard]] std::vector<ddp::NamedTensor> state();
+  /// Of slices: the rest, as parts of tensors with the same names.
+  [[nodiscard]] std::vector<ddp::ShardedTensor> sharded_state(ddp::DistributedDataParallel const& ddp) const;
 
  private:
   void add_state(ddp::TensorView const& of, Context const& context);

@@ -39,8 +39,8 @@ po::options_description description() {
           .c_str());
   add("graph", "record a step into a CUDA graph and replay it, where ranks have GPUs of their own");
   add("shard",
-      "each rank keeps and updates its part of Adam's state only; the same numbers. Not yet with "
-      "--checkpoint");
+      "each rank keeps and updates its part of Adam's state only; the same numbers, and the same "
+      "checkpoints");
   add("log-json", value("FILE"), "write one JSON object a line: one for each epoch, and a last one");
   add("checkpoint", value("DIR"),
       "write checkpoints there; on SIGTERM and SIGINT all ranks write one more and end with 128 + the "
@@ -159,11 +159,6 @@ std::optional<Options> parse_options(std::vector<std::string> const& arguments) 
     if (given.count(name) != 0 && options.checkpoint.empty()) {
       throw UsageError(ddp::text("--", name, " needs --checkpoint DIR, found none"));
     }
-  }
-  if (options.shard && !options.checkpoint.empty()) {
-    throw UsageError(
-        "--shard and --checkpoint: a sharded optimizer's state cannot be saved yet; expected one of them, "
-        "found both");
   }
   return options;
 }

@@ -121,9 +121,9 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
   std::optional<ddp::StepGraph> graph;
   if (options.graph) graph.emplace(ddp, step);
   Recovery recovery(world, options, choices(set, options), progress);
-  // parse_options() refuses --checkpoint with --shard; what is to be saved of slices belongs here.
-  auto const state = options.shard ? std::vector<ddp::NamedTensor>() : optimizer.state();
-  if (auto end = recovery.begin({ddp::named_values(ddp.parameters()), state, {}})) return *end;
+  ddp::CheckpointTensors kept{ddp::named_values(ddp.parameters()), optimizer.state()};
+  if (options.shard) kept.sharded_optimizer = optimizer.sharded_state(ddp);
+  if (auto end = recovery.begin(kept)) return *end;
   ddp::TrainingPosition const begin = recovery.position();
 
   std::size_t const steps = (set.train.size() + options.batch - 1) / options.batch;  // of an epoch

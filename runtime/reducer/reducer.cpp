@@ -6,7 +6,6 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "device/cuda/backend.hpp"
-#include "reducer/call_program.hpp"
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/in_place_messages.hpp"
 #include "reducer/reducer.hpp"
@@ -221,90 +220,6 @@ void Reducer::require_updates_can_be_early(std::string_view what) const {
         ": with Options::unused, nonfinite or uneven = error a step may be refused at its end, when its "
         "first parameters would be updated already; set unused to zero, nonfinite to flag, uneven to "
         "divide_by_live");
-  });
-}
-
-// ---- a sharded optimizer (R25)
-
-void Reducer::require_sharded(std::string_view what) const {
-  if (values_) return;
-  throw Error(ErrorCode::invalid_state, text(what, ": set Options::sharding to Sharding::optimizer"));
-}
-
-std::span<Slice const> Reducer::slices() const {
-  Turn const turn(mutex_);
-  require_sharded("slices()");
-  return values_->slices();
-}
-
-void Reducer::on_slice_ready(SliceReady update) {
-  Turn const turn(mutex_);
-  require_usable();
-  require_sharded("on_slice_ready()");
-  if (update) require_updates_can_be_early("on_slice_ready()");
-  require_not_in_step("on_slice_ready()", "some of its slices may be through; call it between steps");
-  BucketReady each;
-  if (update) {
-    each = [this, update = std::move(update)](ReducedBucket const& bucket) {
-      values_->update(bucket.index, update, bucket.stream);
-      slices_updated(bucket);
-    };
-  }
-  updates_.use("on_slice_ready()", std::move(each));
-  if (state_.step.number > 0) choose_queues();
-}
-
-// Its new values travel with the next bucket, or at once if there is none.
-void Reducer::slices_updated(ReducedBucket const& bucket) {
-  values_->updated(bucket.index);
-  if (state_.step.state != StepState::tail_sent) return;
-  std::size_t const lane = state_.buckets.lane(bucket.index);
-  state_.lanes[lane].comm_stream->wait(bucket.stream);
-  values_->gather(lane);
-}
-
-// Of lanes that had their last bucket before the step's last one.
-void Reducer::gather_rest() {
-  for (std::size_t l = 0; l < state_.lanes.size(); ++l) {
-    if (!values_->has_updated(l)) continue;
-    state_.lanes[l].comm_stream->wait(*updates_.streams()[l]);
-    values_->gather(l);
-  }
-}
-
-void Reducer::update_slices(SliceReady const& update) {
-  Turn const turn(mutex_);
-  require_usable();
-  require_sharded("update_slices()");
-  require(update != nullptr, "update_slices(): expected what updates a slice");
-  require_between_steps("update_slices()");
-  if (updates_.is_used()) {
-    throw Error(ErrorCode::invalid_state,
-                "update_slices(): on_slice_ready() has updated them already in the step; use one of the two");
-  }
-  if (!state_.step.is_recorded()) {
-    if (slices_updated_ == state_.step.number) {
-      throw Error(ErrorCode::invalid_state,
-                  state_.step.number == 0
-                      ? text("update_slices() before the first synchronised step: there are no averages")
-                      : text("update_slices() twice after synchronised step ", state_.step.number - 1,
-                             ": its averages are in the values already"));
-    }
-    refuse_capture();
-    slices_updated_ = state_.step.number;
-  }
-  or_fail([&] {
-    for (ReducerLane const& lane : state_.lanes) lane.comm_stream->expect_wait();
-    for (std::size_t b = 0; b < state_.buckets.count(); ++b) {
-      std::size_t const l = state_.buckets.lane(b);
-      ReducerLane const& lane = state_.lanes[l];
-      call_program("what update_slices() was given", b, state_.step,
-                   [&] { values_->update(b, update, *lane.compute_stream); });
-      lane.comm_stream->wait(*lane.compute_stream);
-      values_->updated(b);
-      values_->gather(l);
-    }
-    for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
   });
 }
 

@@ -114,6 +114,27 @@ int step_of(std::string const& checkpoint) {
   return number == std::string::npos ? 0 : std::stoi(checkpoint.substr(number + 1));
 }
 
+TEST_F(TrainMlpRecovery, R25ShardedAndPlainTrainingsGoOnFromEachOthersCheckpoints) {
+  times_ = kLonger;
+  auto const expected = undisturbed(2);
+  for (bool const shard_first : {true, false}) {
+    fs::remove_all(folder());
+    fs::remove(log());
+    auto const words = [&](bool shard) {
+      auto all = resuming(2);
+      if (shard) all.emplace_back("--shard");
+      return all;
+    };
+    LaunchedJob first(words(shard_first));
+    ASSERT_NE(newer_than(""), "");
+    first.send(SIGTERM);
+    EXPECT_EQ(first.exit_code(), 143) << first.err();
+    LaunchedJob then(words(!shard_first));
+    EXPECT_EQ(then.exit_code(), 0) << then.err();
+    EXPECT_EQ(parameters(), expected) << (shard_first ? "sharded, then plain" : "plain, then sharded");
+  }
+}
+
 TEST_F(TrainMlpRecovery, KilledAnywhereItEndsWithTheSameBitsAsARunThatWasNot) {
   times_ = kLonger;
   auto const expected = undisturbed(2);

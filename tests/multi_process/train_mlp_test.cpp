@@ -153,7 +153,6 @@ TEST_F(TrainMlp, RefusesWrongOptionsWith64AndOneMessage) {
         Case{"--resume", "--resume needs --checkpoint DIR, found none"},
         Case{"--checkpoint-every 5", "--checkpoint-every needs --checkpoint DIR"},
         Case{"--checkpoint c --checkpoint-every 0", "--checkpoint-every: expected a number from 1 on"},
-        Case{"--shard --checkpoint c --resume", "a sharded optimizer's state cannot be saved yet"},
         Case{"--batch -1", "--batch: expected a number from 1 on, found \"-1\""},
         Case{"--batch 1e3", "found \"1e3\""},
         Case{"--seed -1", "--seed: expected a number from 0 to 2^64 - 1, found \"-1\""},
