@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "ddp/checkpoint/checkpoint_tensors.hpp"
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
 #include "ddp/reducer/bucket_hooks.hpp"
-#include "ddp/checkpoint/checkpoint_tensors.hpp"
 #include "ddp/reducer/sharding.hpp"
 #include "nn/weight.hpp"
 

@@ -92,8 +92,8 @@ struct CheckpointWriter::Shared {
     return record;
   }
 
-  /// `divided`: the file that all ranks write together, if there is one. Returns names, sizes and checksums of this rank's
-  /// own files.
+  /// `divided`: the file that all ranks write together, if there is one. Returns names, sizes and checksums
+  /// of this rank's own files.
   [[nodiscard]] std::string write_mine(std::string const& divided) {
     std::string written;
     if (!folder) folder.emplace(checkpoint());
