@@ -158,6 +158,7 @@ class Reducer {
   BucketUpdates updates_;
   std::optional<ShardedValues> values_;  // with Options::sharding
   std::uint64_t slices_updated_ = 0;     // the step, from 1, behind which update_slices() was called last
+  bool updated_in_recording_ = false;    // update_slices() was
   StepRecorder recorder_;
   int no_sync_depth_ = 0;
   int exceptions_at_start_ = std::uncaught_exceptions();

@@ -75,6 +75,7 @@ std::string Reducer::begin_recording(RecordedStep& into) {
   });
   if (!why.empty()) return why;
   state_.step.kind = StepKind::recorded;
+  updated_in_recording_ = false;
   recorder_.begin(into, state_.marks);
   if (parts_.statistics) parts_.statistics->times().begin_recording();
   return {};
@@ -97,6 +98,7 @@ std::string Reducer::end_recording(std::string const& failed) {
   state_.step.kind = StepKind::own;
   state_.step.state = StepState::idle;
   state_.memory.release_sources();
+  if (values_) values_->forget();
   std::string why;
   or_fail([&] {
     state_.lanes[0].communicator->end_recording(failed.empty() ? step.graph : nullptr);

@@ -63,7 +63,12 @@ void Reducer::update_slices(SliceReady const& update) {
     throw Error(ErrorCode::invalid_state,
                 "update_slices(): on_slice_ready() has updated them already in the step; use one of the two");
   }
-  if (!state_.step.is_recorded()) {
+  if (state_.step.is_recorded()) {
+    if (recorder_.steps() != 1 || std::exchange(updated_in_recording_, true)) {
+      throw Error(ErrorCode::invalid_state,
+                  "update_slices() in a recorded step: expected one call, behind its synchronize()");
+    }
+  } else {
     if (slices_updated_ == state_.step.number) {
       throw Error(ErrorCode::invalid_state,
                   state_.step.number == 0

@@ -37,6 +37,8 @@ class StepRecorder {
  public:
   /// From now on the program's calls belong to a step that is recorded.
   void begin(RecordedStep& into, GradientMarks const& marks);
+  /// Synchronised steps that the recording has by now.
+  [[nodiscard]] int steps() const noexcept { return steps_; }
   /// In a recorded micro-step.
   void mark_micro_step(std::size_t parameter, bool elsewhere);
   /// A recorded step has ended.

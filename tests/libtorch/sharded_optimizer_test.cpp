@@ -24,6 +24,7 @@ struct Mixed : torch::nn::Module {
   torch::nn::Linear frozen = register_module("frozen", torch::nn::Linear(8, 8));
   torch::nn::Linear sometimes = register_module("sometimes", torch::nn::Linear(8, 8));
   torch::nn::Linear never = register_module("never", torch::nn::Linear(8, 2));
+  torch::Tensor empty = register_parameter("empty", torch::zeros({0, 4}));
   Mixed() {
     for (auto& parameter : frozen->parameters()) parameter.requires_grad_(false);
   }
@@ -197,12 +198,48 @@ TEST(LibtorchShardedOptimizer, R25WhatCannotBeIsRefusedOnEveryRank) {
     EXPECT_THAT(refused(maker<libtorch::AdamW>(AdamWOptions(odd ? 0.02 : 0.01))),
                 HasSubstr("ranks have other options of their optimizers: rank 0 has learning rate 0.01"));
     EXPECT_THAT(refused(maker<libtorch::AdamW>(AdamWOptions(0.01).weight_decay(odd ? 0.1 : 0.2))),
-                HasSubstr("options"));
+                HasSubstr("other options"));
+    Sharded::Groups groups;
+    groups.emplace_back((odd ? net->first : net->second)->parameters());
+    groups.emplace_back((odd ? net->second : net->first)->parameters());
+    EXPECT_THAT(refused(make, groups), HasSubstr("other options"));
+    EXPECT_THAT(refused(make, {}, odd ? Sharded::Update::in_backward : Sharded::Update::in_step),
+                HasSubstr("other options"));
   }
   Sharded optimizer(wrapped, make);  // all that changed nothing
   loss_of(net->forward(random_rows(4, 6, 1))).backward();
   optimizer.step();
   EXPECT_THAT(message_of([&] { optimizer.step(); }), HasSubstr("twice after synchronised step 0"));
+}
+
+TEST(LibtorchShardedOptimizer, R25MastersFollowWhatTheProgramWritesIntoParameters) {
+  for (auto const update : {Sharded::Update::in_step, Sharded::Update::in_backward}) {
+    auto net = on_device(std::make_shared<TwoLayers>());
+    net->to(torch::kBFloat16);
+    Wrapped wrapped(world(), *net, sharded_options());
+    Sharded optimizer(wrapped, maker<libtorch::SGD>(SGDOptions(1e-6)), {}, update);
+    for (int step = 0; step < 3; ++step) {
+      if (step == 1) {
+        torch::NoGradGuard const no_graph;
+        for (auto& parameter : net->parameters()) parameter.fill_(0.5);
+      }
+      optimizer.zero_grad();
+      loss_of(net->forward(random_rows(4, 6, 1).to(torch::kBFloat16))).backward();
+      optimizer.step();
+    }
+    for (auto const& parameter : net->parameters())
+      expect_near(parameter, torch::full_like(parameter, 0.5), 1e-2);
+  }
+}
+
+TEST(LibtorchShardedOptimizer, R25AGradientThatTheProgramReplacedIsRefused) {
+  auto net = on_device(std::make_shared<TwoLayers>());
+  Wrapped wrapped(world(), *net, sharded_options());
+  Sharded optimizer(wrapped, maker<libtorch::SGD>(SGDOptions(0.1)));
+  loss_of(net->forward(random_rows(4, 6, 1))).backward();
+  net->second->bias.mutable_grad() = net->second->bias.grad() / 2;
+  EXPECT_THAT(message_of([&] { optimizer.step(); }),
+              HasSubstr("the gradient of parameter \"second.bias\" is another tensor than backward() left"));
 }
 
 TEST(LibtorchShardedOptimizer, R25GradientsThatAreNotClearedEndTheStep) {

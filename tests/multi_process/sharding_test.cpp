@@ -188,5 +188,31 @@ TEST(Sharding, R25AnUpdateThatThrowsEndsTheStepOfEveryRank) {
   }
 }
 
+TEST(Sharding, R25AnotherModelMayTakeTheMemoryThatTheValuesHadBefore) {
+  ShardedModel<float> model({100, 7});
+  Tensor const before = model.value_at(0);
+  DistributedDataParallel ddp(world(), model.parameters(), sharded());
+  Tensor gradient;
+  DistributedDataParallel const other(
+      world(), {{"other", before, [&](Tensor const& place) { gradient = place; }, {}}});
+  for (std::size_t p = model.count(); p-- > 0;) {
+    model.fill_gradient(p, 0);
+    ddp.gradient_ready(p);
+  }
+  EXPECT_NO_THROW(ddp.synchronize());
+}
+
+TEST(Sharding, R25ValuesThatOverlapAreRefused) {
+  ShardedModel<float> model({100, 7});
+  auto parameters = model.parameters();
+  parameters[1].value = slice(model.value_at(0), 50, 7);
+  EXPECT_THAT(message_of([&] { DistributedDataParallel(world(), parameters, sharded()); }),
+              HasSubstr("the values of parameters \"p0\" and \"p1\" overlap"));
+  Options options = sharded();
+  options.buffers = {{"mean", slice(model.value_at(0), 99, 1)}};
+  EXPECT_THAT(message_of([&] { DistributedDataParallel(world(), model.parameters(), options); }),
+              HasSubstr("parameter \"p0\" and buffer \"mean\" overlap"));
+}
+
 }  // namespace
 }  // namespace ddp::testing

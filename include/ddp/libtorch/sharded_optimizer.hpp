@@ -16,6 +16,8 @@
 namespace DDP_EXPORT ddp {
 namespace libtorch {
 
+class ShardedState;
+
 /// Updates this rank's part of every bucket, and gives the other ranks the new values. So each rank keeps 1/n
 /// of the optimizer's state, and reads and writes 1/n of the weights; what travels is what all-reduces send.
 ///
@@ -32,7 +34,8 @@ namespace libtorch {
 /// The optimizer inside has pieces of parameters, one-dimensional, in place of parameters: it must treat
 /// every element alike, whatever tensor it is in. Adam, AdamW, SGD, RMSprop and Adagrad do; what needs whole
 /// matrices or their norms (LBFGS, LAMB, Muon) does not, which nobody notices. Pieces of 16-bit parameters
-/// are f32: their masters, which are rounded into the parameters after each step.
+/// are f32: their masters, which are rounded into the parameters after each step, and made
+/// anew where the program has changed a parameter since.
 ///
 /// Members are called alike on every rank. One thread at a time. `model` must outlive it.
 class ShardedOptimizer {
@@ -86,7 +89,9 @@ class ShardedOptimizer {
   [[nodiscard]] std::vector<Piece> pieces() const;
 
  private:
+  friend class ShardedState;
   class DDP_HIDDEN Impl;
+  void masters_are_new();
   std::unique_ptr<Impl> impl_;
 };
 

@@ -140,6 +140,9 @@ class Checkpoint::Impl {
       if (set) return set(saved.memory);
       if (now.const_data_ptr() != saved.memory.const_data_ptr()) now.copy_(saved.memory);
     });
+    for (auto const& [name, module] : modules_) {  // the runtime has written without PyTorch
+      for (at::Tensor const& each : module.parameters()) each.unsafeGetTensorImpl()->bump_version();
+    }
     for (ShardedState& each : sharded_) each.put_back();
     if (restored->rank_tensors) {
       for (SavedGenerator& each : generators_) each.put_back();

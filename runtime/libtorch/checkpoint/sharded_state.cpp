@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <set>
 #include <sstream>
 
 #include "ddp/core/text.hpp"
@@ -42,7 +44,6 @@ ShardedState::ShardedState(World world, std::string prefix, ShardedOptimizer& op
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     piece_names_.emplace(pieces_[i].tensor.unsafeGetTensorImpl(), text(i));
   }
-  make_state(optimizer_.inner(), piece_names_);
   find_fields();
   for (std::size_t g = 0; g < optimizer_.inner().param_groups().size(); ++g) {
     rates_.push_back(at::zeros({}, at::kDouble));
@@ -69,45 +70,61 @@ void ShardedState::visit(OnTensor on_tensor, OnNumber on_number) {
   }
 }
 
-// A rank may have no piece of a group, so ranks tell each other what there is.
-void ShardedState::find_fields() {
-  fields_.resize(optimizer_.inner().param_groups().size());
-  auto const add = [&](std::size_t piece, Field field) {
-    auto& fields = fields_[parameters_[pieces_[piece].parameter].group];
-    if (std::ranges::count(fields, field.name, &Field::name) == 0) fields.push_back(std::move(field));
+ShardedState::Kind ShardedState::kind_of(std::size_t parameter) const {
+  return {parameters_[parameter].group, static_cast<int>(parameters_[parameter].parameter.scalar_type())};
+}
+
+// A line for each field of each kind of parameters of which this rank has a piece.
+std::string ShardedState::own_fields() {
+  make_state(optimizer_.inner(), piece_names_);
+  std::set<std::string> lines;
+  auto const add = [&](std::size_t piece, std::string const& field, DType dtype, bool is_number) {
+    auto const [group, type] = kind_of(pieces_[piece].parameter);
+    lines.insert(
+        text(group, ' ', type, ' ', field, ' ', static_cast<int>(dtype), ' ', is_number ? 1 : 0, '\n'));
   };
   visit(
       [&](std::size_t piece, std::string const& field, at::Tensor const& values) {
-        add(piece, {field, view_of(values, world_.device(), field).value.dtype, false});
+        add(piece, field, view_of(values, world_.device(), field).value.dtype, false);
       },
       [&](std::size_t piece, std::string const& field, at::Tensor const&, auto const&) {
-        add(piece, {field, DType::i64, true});
+        add(piece, field, DType::i64, true);
       });
+  return join(lines, "");
+}
+
+// A rank may have no piece of a kind, so ranks tell each other what there is, and what is wrong.
+void ShardedState::find_fields() {
+  std::exception_ptr error;
   std::string said;
-  for (std::size_t g = 0; g < fields_.size(); ++g) {
-    for (Field const& field : fields_[g]) {
-      said +=
-          text(g, ' ', field.name, ' ', static_cast<int>(field.dtype), ' ', field.is_number ? 1 : 0, '\n');
-    }
+  try {
+    said = "+" + own_fields();
+  } catch (std::exception const& refused) {
+    error = std::current_exception();
+    said = text('-', refused.what());
   }
   auto const all = world_.control().all_gather(world_.next_name("state"), said, world_.members(),
                                                Deadline::after(world_.options().timeout));
-  for (auto& fields : fields_) fields.clear();
-  for (std::string const& of_rank : all) {
-    Classic<std::istringstream> lines(of_rank);
-    std::size_t group = 0;
+  if (error) std::rethrow_exception(error);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].starts_with('-')) {
+      throw CommError(ErrorCode::mismatch,
+                      text("rank ", r, " cannot save its optimizer, so no rank does: ", all[r].substr(1)));
+    }
+    Classic<std::istringstream> lines(all[r].substr(1));
+    Kind kind;
     Field field;
     int dtype = 0;
     int is_number = 0;
-    while (lines >> group >> field.name >> dtype >> is_number) {
+    while (lines >> kind.first >> kind.second >> field.name >> dtype >> is_number) {
       field.dtype = static_cast<DType>(dtype);
       field.is_number = is_number != 0;
-      auto& fields = fields_.at(group);
-      if (std::ranges::count(fields, field.name, &Field::name) == 0) fields.push_back(field);
+      auto& fields = fields_[kind];
+      if (std::ranges::find(fields, field) == fields.end()) fields.push_back(field);
     }
   }
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    for (Field const& field : fields_[parameters_[p].group]) {
+    for (Field const& field : fields_[kind_of(p)]) {
       if (field.is_number) numbers_[{p, field.name}] = at::zeros({}, at::kLong);
     }
   }
@@ -122,13 +139,14 @@ void ShardedState::add_to(CheckpointTensors& tensors) const {
     tensors.optimizer.push_back({inside(name), view_of(memory, Device{}, name).value});
   };
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    for (Field const& field : fields_[parameters_[p].group]) {
+    auto const fields = fields_.find(kind_of(p));
+    if (fields == fields_.end()) continue;
+    for (Field const& field : fields->second) {
       std::string const name = text("state.", names_[p], '.', field.name);
       if (field.is_number) {
         number(name, numbers_.at({p, field.name}));
         continue;
       }
-      if (field.name == kMaster && parameters_[p].parameter.element_size() != 2) continue;
       ShardedTensor whole{inside(name), {}, field.dtype};
       std::vector<std::size_t> axes;
       for (std::int64_t const axis : as_real(parameters_[p].parameter).sizes()) {
@@ -187,6 +205,7 @@ void ShardedState::put_back() {
   for (std::size_t g = 0; g < rates_.size(); ++g) {
     optimizer_.inner().param_groups()[g].options().set_lr(rates_[g].item<double>());
   }
+  optimizer_.masters_are_new();
 }
 
 }  // namespace ddp::libtorch

@@ -36,10 +36,13 @@ class ShardedState {
     friend bool operator==(Field const&, Field const&) = default;
   };
   using Key = std::pair<std::size_t, std::string>;  // piece, field
+  using Kind = std::pair<std::size_t, int>;         // of parameters: group, PyTorch's type
 
   template <class OnTensor, class OnNumber>
   void visit(OnTensor on_tensor, OnNumber on_number);
+  [[nodiscard]] std::string own_fields();
   void find_fields();
+  [[nodiscard]] Kind kind_of(std::size_t parameter) const;
   [[nodiscard]] std::string inside(std::string const& name) const;
 
   World world_;
@@ -48,11 +51,11 @@ class ShardedState {
   std::vector<ShardedOptimizer::Trained> parameters_;
   std::vector<std::string> names_;  // of these
   std::vector<ShardedOptimizer::Piece> pieces_;
-  ParameterNames piece_names_;              // their numbers
-  std::vector<std::vector<Field>> fields_;  // by group
-  std::map<Key, at::Tensor> memory_;        // that the runtime reads and writes
-  std::map<Key, at::Tensor> numbers_;       // by parameter and field; i64
-  std::vector<at::Tensor> rates_;           // by group; f64
+  ParameterNames piece_names_;  // their numbers
+  std::map<Kind, std::vector<Field>> fields_;
+  std::map<Key, at::Tensor> memory_;   // that the runtime reads and writes
+  std::map<Key, at::Tensor> numbers_;  // by parameter and field; i64
+  std::vector<at::Tensor> rates_;      // by group; f64
 };
 
 }  // namespace ddp::libtorch

@@ -118,6 +118,22 @@ std::vector<std::vector<DistributedDataParallel::Engine::Piece>> DistributedData
 }
 
 void DistributedDataParallel::Engine::update_slices(std::function<void(std::size_t slice)> const& update) {
+  if (!runtime_) {
+    throw Error(
+        ErrorCode::invalid_state,
+        "ShardedOptimizer::step() behind the end of its DistributedDataParallel, which must outlive it");
+  }
+  for (Trained const& trained : trained_) {
+    at::Tensor const& gradient = trained.parameter.tensor.grad();
+    if (!trained.reduced || !gradient.defined() ||
+        gradient.const_data_ptr() == trained.bound.const_data_ptr()) {
+      continue;
+    }
+    throw Error(ErrorCode::invalid_state,
+                text("the gradient of parameter \"", trained.parameter.name,
+                     "\" is another tensor than backward() left: with Options::runtime.sharding change it in "
+                     "place, each rank in its slices, or on the way (clip_norm, set_weight())"));
+  }
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   at::NoGradGuard const no_graph;
   runtime_->update_slices([&](Slice const& slice, Stream&) { update(slice.index); });
@@ -126,6 +142,7 @@ void DistributedDataParallel::Engine::update_slices(std::function<void(std::size
 }
 
 void DistributedDataParallel::Engine::on_slice_ready(std::function<void(std::size_t slice)> update) {
+  if (!runtime_) return;  // the end of an optimizer that outlived its model
   SliceReady of_runtime;
   if (update) {
     of_runtime = [this](Slice const& slice, Stream& stream) {

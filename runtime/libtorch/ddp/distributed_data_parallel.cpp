@@ -133,7 +133,7 @@ std::vector<Parameter> DistributedDataParallel::Engine::parameters() {
                         [&trained](Tensor const& place) {
                           trained.kept = tensor_in(place, trained.kept);
                           trained.parameter.tensor.set_data(trained.kept);
-                          trained.value.data = place.view().data;
+                          trained.value.data = trained.kept.data_ptr();
                         }});
   }
   return list;

@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <typeinfo>
 #include <utility>
 
 #include "core/hash.hpp"
@@ -48,7 +49,9 @@ class ShardedOptimizer::Impl {
     std::string said;
     try {
       build(make, groups);
-      said = "+" + describe(*inner_);
+      said =
+          text('+', describe(*inner_), in_backward_ ? ", updated in the backward pass" : "", ", ",
+               typeid(*inner_).name(), ", groups ", std::hex, StableHash().add(join(groups_, " ")).value());
     } catch (std::exception const& refused) {
       error = std::current_exception();
       said = text('-', refused.what());
@@ -75,6 +78,13 @@ class ShardedOptimizer::Impl {
         update_all();
       }
     });
+    masters_are_new();
+  }
+  /// What has changed parameters until now is in their masters.
+  void masters_are_new() {
+    for (auto& slice : slices_) {
+      for (Updated& each : slice) each.version = version_of(each.piece.parameter);
+    }
   }
   void zero_grad(bool set_to_none) {
     for (ModuleTensor const& each : engine_->trained()) {
@@ -105,7 +115,8 @@ class ShardedOptimizer::Impl {
  private:
   struct Updated {
     DistributedDataParallel::Engine::Piece piece;
-    at::Tensor tensor;  // what the optimizer has: the values, or their masters
+    at::Tensor tensor;         // what the optimizer has: the values, or their masters
+    std::int64_t version = 0;  // of the parameter, when these were equal
     [[nodiscard]] bool has_master() const { return tensor.scalar_type() != piece.values.scalar_type(); }
   };
 
@@ -150,7 +161,8 @@ class ShardedOptimizer::Impl {
         bool const is_narrow = piece.values.element_size() == 2;
         at::Tensor const tensor = is_narrow ? piece.values.to(at::kFloat) : piece.values;
         lists[groups_[piece.index]].push_back(tensor);
-        slice.push_back({std::move(piece), tensor});
+        std::int64_t const version = version_of(piece.parameter);
+        slice.push_back({std::move(piece), tensor, version});
       }
     }
     give(make, groups, lists);
@@ -204,6 +216,10 @@ class ShardedOptimizer::Impl {
 
   // As torch::optim does, leaves out parameters without a gradient. In the backward pass all count.
   void take_gradient(Updated& each) const {
+    if (each.has_master() && version_of(each.piece.parameter) != each.version) {
+      each.tensor.copy_(each.piece.values);
+      each.version = version_of(each.piece.parameter);
+    }
     bool const has = in_backward_ || each.piece.parameter.grad().defined();
     at::Tensor const& gradient = each.piece.gradient;
     each.tensor.mutable_grad() = !has ? at::Tensor() : each.has_master() ? gradient.to(at::kFloat) : gradient;
@@ -244,6 +260,7 @@ ShardedOptimizer::~ShardedOptimizer() = default;
 void ShardedOptimizer::step() { impl_->step(); }
 void ShardedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
 torch::optim::Optimizer& ShardedOptimizer::inner() noexcept { return impl_->inner(); }
+void ShardedOptimizer::masters_are_new() { impl_->masters_are_new(); }
 std::vector<ShardedOptimizer::Trained> ShardedOptimizer::parameters() const { return impl_->parameters(); }
 std::vector<ShardedOptimizer::Piece> ShardedOptimizer::pieces() const { return impl_->pieces(); }
 

@@ -126,7 +126,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
   std::vector<Rank> const members(here.members().begin(), here.members().end());
   std::string const& folder = here.options().statistics;
   auto const check_here = [&] {
-    check_parameters(parameters, GradientMemory::Options(options), options.sharding);
+    check_parameters(parameters, GradientMemory::Options(options), options.sharding, options.buffers);
     require(compute.device() == here.device(), [&] {
       return text("DistributedDataParallel: expected a stream of ", here.device(), ", found one of ",
                   compute.device());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,49 @@ void require_memory(std::function<std::string()> const& name, TensorView const& 
   require(wrong.empty(), [&] { return text(name(), " is ", wrong); });
 }
 
+namespace {
+
+// The runtime moves the values, so what shared their memory would share nothing afterwards.
+void require_apart(std::span<Parameter const> parameters, std::span<NamedTensor const> buffers) {
+  struct Place {
+    std::byte const* begin;
+    std::size_t bytes;
+    std::string const* name;
+  };
+  std::vector<Place> places;
+  auto const add = [&](TensorView const& value, std::string const& name) {
+    if (value.count() > 0)
+      places.push_back({static_cast<std::byte const*>(value.data), value.bytes(), &name});
+  };
+  for (Parameter const& each : parameters) add(each.value, each.name);
+  std::size_t const moved = places.size();
+  for (std::size_t p = 0; p < moved; ++p) {
+    for (NamedTensor const& buffer : buffers) {
+      auto const* const begin = static_cast<std::byte const*>(buffer.value.data);
+      bool const apart = buffer.value.count() == 0 || begin + buffer.value.bytes() <= places[p].begin ||
+                         places[p].begin + places[p].bytes <= begin;
+      require(apart, [&] {
+        return text(
+            "Options::sharding: parameter \"", *places[p].name, "\" and buffer \"", buffer.name,
+            "\" overlap in memory, and the values of parameters are moved: give the buffer memory of its "
+            "own");
+      });
+    }
+  }
+  std::ranges::sort(places, std::less<>{}, &Place::begin);
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    require(places[i - 1].begin + places[i - 1].bytes <= places[i].begin, [&] {
+      return text("Options::sharding: the values of parameters \"", *places[i - 1].name, "\" and \"",
+                  *places[i].name,
+                  "\" overlap in memory, and would be moved apart; give a tied parameter once");
+    });
+  }
+}
+
+}  // namespace
+
 void check_parameters(std::span<Parameter const> parameters, GradientMemory::Options const& options,
-                      Sharding sharding) {
+                      Sharding sharding, std::span<NamedTensor const> buffers) {
   require(sharding == Sharding::none || options.storage == GradientStorage::arena, [&] {
     return text("Options::sharding = optimizer: expected storage = arena, found ", to_string(options.storage),
                 "; ranks exchange values and gradients of a bucket in one piece, "
@@ -69,6 +111,7 @@ void check_parameters(std::span<Parameter const> parameters, GradientMemory::Opt
       places.emplace_back(static_cast<std::byte const*>(parameter.gradient.data), p);
     }
   }
+  if (sharding != Sharding::none) require_apart(parameters, buffers);
   std::sort(places.begin(), places.end());
   for (std::size_t i = 1; i < places.size(); ++i) {
     TensorView const& before = parameters[places[i - 1].second].gradient;

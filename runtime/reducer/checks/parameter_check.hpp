@@ -11,9 +11,10 @@
 namespace ddp {
 
 /// Throws Error(invalid_argument) for an empty list, a dtype that has no gradients, memory that is not where
-/// it is said to be, a gradient that is missing, of another form, or overlaps another. Sends nothing.
+/// it is said to be, a gradient that is missing, of another form, or overlaps another; and, where values are
+/// moved (`sharding`), for values that overlap others or a buffer. Sends nothing.
 void check_parameters(std::span<Parameter const> parameters, GradientMemory::Options const& options,
-                      Sharding sharding = Sharding::none);
+                      Sharding sharding = Sharding::none, std::span<NamedTensor const> buffers = {});
 
 /// Throws Error(invalid_argument), which begins with name(), for memory that is not there, or not where
 /// `view` says (as far as CUDA knows).

@@ -29,6 +29,7 @@ void ShardedValues::move_values(ReducerState& state) const {
   for (ReducerLane const& lane : of_.lanes) lane.compute_stream->synchronize();
   for (std::size_t p = 0; p < places.size(); ++p) {
     Parameter& parameter = state.parameters[p];
+    state.memory.move_claim(parameter.value, places[p]);
     parameter.value = places[p];
     parameter.bind_value({places[p], std::make_shared<Tensor>(arenas_[plan.arena_of(p)])});
   }

@@ -23,6 +23,10 @@ class ShardedValues {
 
   /// The updates of a bucket are enqueued, and its new values are to be sent.
   void updated(std::size_t bucket) { updated_[of_.buckets.lane(bucket)].push_back(bucket); }
+  /// What was updated in a step that is given up is not sent.
+  void forget() noexcept {
+    for (auto& buckets : updated_) buckets.clear();
+  }
   [[nodiscard]] bool has_updated(std::size_t lane) const noexcept { return !updated_[lane].empty(); }
   /// Enqueues on the lane's communication stream what gives every rank the new values of these buckets. The
   /// stream has been made to wait for the updates.
