@@ -26,6 +26,17 @@ using Words = std::vector<std::string>;
 /// As /proc/net/tcp and tcp6 write 127.0.0.1 and ::1, on a little-endian machine.
 Words const kLoopbackAddresses{"0100007F", "00000000000000000000000001000000"};
 
+// Open MPI warns that setpgid() failed where a rank runs before mpirun has put it into a group of its own, as
+// it may on a busy machine.
+std::string without_race_of_groups(std::string const& words) {
+  std::istringstream in(words);
+  std::string rest;
+  for (std::string line; std::getline(in, line);) {
+    if (line.find("setpgid(") == std::string::npos) rest += line + '\n';
+  }
+  return rest;
+}
+
 TEST(LauncherMpi, L3RanksOfTwoHostsMeet) {
   for (char const* backend : {"shm", "mpi"}) {  // what one host has, and what several have
     LaunchedJob job(on_two_hosts({WORLD_TEST}, {"--cpus", "1"}),
@@ -89,7 +100,7 @@ TEST(LauncherMpi, L9ASignalIsInTheExitCode) {
   LaunchedJob job(on_two_hosts({LAUNCHED_RANK, "0=meet", "1=kill"}), two_hosts());
   EXPECT_EQ(job.exit_code(), 137);
   EXPECT_THAT(job.err(), ContainsRegex("first cause: rank 1 [^\n]* was killed by signal 9 \\(SIGKILL\\)"));
-  EXPECT_THAT(job.err(), Not(HasSubstr("mpirun")));
+  EXPECT_THAT(without_race_of_groups(job.err()), Not(HasSubstr("mpirun")));
 }
 
 TEST(LauncherMpi, L6L8EachRankHasItsFilesAndTheFailedOneItsLastLinesInTheReport) {
@@ -101,7 +112,7 @@ TEST(LauncherMpi, L6L8EachRankHasItsFilesAndTheFailedOneItsLastLinesInTheReport)
   EXPECT_EQ(read_file(folder.path() / "rank0.out"), "out of 0\n");
   EXPECT_EQ(read_file(folder.path() / "rank1.out"), "out of 1\n");
   EXPECT_EQ(read_file(folder.path() / "rank1.err"), "err of 1\n");
-  EXPECT_THAT(job.err(), Not(HasSubstr("mpirun: ")));
+  EXPECT_THAT(without_race_of_groups(job.err()), Not(HasSubstr("mpirun: ")));
   EXPECT_THAT(job.err(), HasSubstr("| err of 1\n"));
   EXPECT_THAT(job.err(), Not(HasSubstr("| err of 0\n")));
 }
@@ -256,7 +267,7 @@ TEST(LauncherMpi, L9AProgramThatIsNotThereIsSaidOnce) {
   LaunchedJob job(on_two_hosts({"./not-there"}), two_hosts());
   EXPECT_EQ(job.exit_code(), 127);
   EXPECT_THAT(job.err(), HasSubstr("./not-there"));
-  EXPECT_THAT(job.err(), Not(HasSubstr("mpirun")));
+  EXPECT_THAT(without_race_of_groups(job.err()), Not(HasSubstr("mpirun")));
 }
 
 TEST(LauncherMpi, F15ABadHostfileEndsBeforeAnythingStarts) {
