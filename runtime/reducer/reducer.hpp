@@ -115,7 +115,6 @@ class Reducer {
   void require_updates_can_be_early(std::string_view what) const;
   void require_sharded(std::string_view what) const;
   void slices_updated(ReducedBucket const& bucket);
-  void gather_rest();
 
   void use_order(std::span<std::size_t const> order, std::string const& compared = {});
   void choose_queues();

@@ -39,13 +39,7 @@ void Reducer::on_slice_ready(SliceReady update) {
 void Reducer::slices_updated(ReducedBucket const& bucket) {
   values_->updated(bucket.index);
   if (state_.step.state != StepState::tail_sent) return;
-  std::size_t const lane = state_.buckets.lane(bucket.index);
-  state_.lanes[lane].comm_stream->wait(bucket.stream);
-  values_->gather(lane);
-}
-
-// Of lanes that had their last bucket before the step's last one.
-void Reducer::gather_rest() {
+  // Also of lanes that had their last bucket before the step's last one.
   for (std::size_t l = 0; l < state_.lanes.size(); ++l) {
     if (!values_->has_updated(l)) continue;
     state_.lanes[l].comm_stream->wait(*updates_.streams()[l]);

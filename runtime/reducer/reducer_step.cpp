@@ -115,7 +115,6 @@ void Reducer::synchronize() {
     send_all();
     parts_.each(&StepPart::after_tail);
     if (parts_.checks) updates_.run_all();
-    if (values_) gather_rest();
     if (!state_.step.is_recorded()) parts_.weights.settle();
     for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
     updates_.wait();

@@ -87,10 +87,6 @@ void require_own_names(char const* what, std::vector<Named> const& all) {
   }
 }
 
-std::string inside(std::string const& name, std::string const& part) {
-  return name.empty() ? part : text(name, '.', part);
-}
-
 }  // namespace
 
 class Checkpoint::Impl {

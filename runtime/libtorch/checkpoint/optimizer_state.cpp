@@ -135,6 +135,10 @@ void visit_one(optim::OptimizerParamState& any, Visit const& visit) {
 
 }  // namespace
 
+std::string inside(std::string const& name, std::string const& part) {
+  return name.empty() ? part : text(name, '.', part);
+}
+
 void make_state(optim::Optimizer& optimizer, ParameterNames const& names) {
   at::NoGradGuard const no_graph;
   for (Group& group : optimizer.param_groups()) {

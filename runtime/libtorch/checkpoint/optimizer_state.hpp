@@ -21,6 +21,9 @@ using StateVisitor = std::function<void(std::string const& name, at::Tensor cons
 /// The names of parameters, by their tensors.
 using ParameterNames = std::map<c10::TensorImpl const*, std::string>;
 
+/// The name of a part of what is called `name`, or of the only one if that is empty.
+[[nodiscard]] std::string inside(std::string const& name, std::string const& part);
+
 /// Gives parameters without a state the one with which the optimizer would begin. Throws Error(unsupported),
 /// Error(invalid_argument) as Checkpoint says.
 void make_state(torch::optim::Optimizer& optimizer, ParameterNames const& names);

@@ -130,13 +130,9 @@ void ShardedState::find_fields() {
   }
 }
 
-std::string ShardedState::inside(std::string const& name) const {
-  return prefix_.empty() ? name : text(prefix_, '.', name);
-}
-
 void ShardedState::add_to(CheckpointTensors& tensors) const {
   auto const number = [&](std::string const& name, at::Tensor const& memory) {
-    tensors.optimizer.push_back({inside(name), view_of(memory, Device{}, name).value});
+    tensors.optimizer.push_back({inside(prefix_, name), view_of(memory, Device{}, name).value});
   };
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     auto const fields = fields_.find(kind_of(p));
@@ -147,12 +143,8 @@ void ShardedState::add_to(CheckpointTensors& tensors) const {
         number(name, numbers_.at({p, field.name}));
         continue;
       }
-      ShardedTensor whole{inside(name), {}, field.dtype};
-      std::vector<std::size_t> axes;
-      for (std::int64_t const axis : as_real(parameters_[p].parameter).sizes()) {
-        axes.push_back(static_cast<std::size_t>(axis));
-      }
-      whole.shape = Shape(axes);
+      Shape const shape = view_of(parameters_[p].parameter, world_.device(), name).value.shape;
+      ShardedTensor whole{inside(prefix_, name), shape, field.dtype};
       for (std::size_t i = 0; i < pieces_.size(); ++i) {
         auto const found = memory_.find({i, field.name});
         if (pieces_[i].parameter != p || found == memory_.end()) continue;

@@ -43,7 +43,6 @@ class ShardedState {
   [[nodiscard]] std::string own_fields();
   void find_fields();
   [[nodiscard]] Kind kind_of(std::size_t parameter) const;
-  [[nodiscard]] std::string inside(std::string const& name) const;
 
   World world_;
   std::string prefix_;

@@ -146,10 +146,11 @@ AdamW::AdamW(std::vector<at::Tensor> parameters, optim::AdamWOptions defaults)
     : AdamW({optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
 AdamWState& AdamW::state_of(at::Tensor const& parameter) {
-  std::size_t const group = group_of(parameter);
-  auto& kept = state()[parameter.unsafeGetTensorImpl()];
-  if (!kept) {
+  auto& all = state();
+  auto found = all.find(parameter.unsafeGetTensorImpl());
+  if (found == all.end()) {
     at::NoGradGuard const no_graph;
+    std::size_t const group = group_of(parameter);
     auto made = std::make_unique<AdamWState>();
     at::Tensor const like = parameter.detach();
     made->step = at::zeros({}, like.options().dtype(at::kFloat));
@@ -158,9 +159,9 @@ AdamWState& AdamW::state_of(at::Tensor const& parameter) {
     if (static_cast<optim::AdamWOptions const&>(param_groups()[group].options()).amsgrad()) {
       made->max_exp_avg_sq = at::zeros_like(like, at::MemoryFormat::Preserve);
     }
-    kept = std::move(made);
+    found = all.emplace(parameter.unsafeGetTensorImpl(), std::move(made)).first;
   }
-  return static_cast<AdamWState&>(*kept);
+  return static_cast<AdamWState&>(*found->second);
 }
 
 void AdamW::run(Batch const& batch, std::optional<at::Tensor> const& rate,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -24,41 +23,44 @@ void require_memory(std::function<std::string()> const& name, TensorView const& 
 
 namespace {
 
+// Throws, with words(first, second), if two of these views overlap. `view_of(p)`: that of parameter `p`.
+template <class ViewOf, class Words>
+void require_apart(std::size_t parameters, ViewOf const& view_of, Words const& words) {
+  std::vector<std::pair<std::byte const*, std::size_t>> places;
+  for (std::size_t p = 0; p < parameters; ++p) {
+    TensorView const& view = view_of(p);
+    if (view.count() != 0) places.emplace_back(static_cast<std::byte const*>(view.data), p);
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    TensorView const& before = view_of(places[i - 1].second);
+    require(places[i - 1].first + before.bytes() <= places[i].first,
+            [&] { return words(places[i - 1].second, places[i].second); });
+  }
+}
+
 // The runtime moves the values, so what shared their memory would share nothing afterwards.
-void require_apart(std::span<Parameter const> parameters, std::span<NamedTensor const> buffers) {
-  struct Place {
-    std::byte const* begin;
-    std::size_t bytes;
-    std::string const* name;
-  };
-  std::vector<Place> places;
-  auto const add = [&](TensorView const& value, std::string const& name) {
-    if (value.count() > 0)
-      places.push_back({static_cast<std::byte const*>(value.data), value.bytes(), &name});
-  };
-  for (Parameter const& each : parameters) add(each.value, each.name);
-  std::size_t const moved = places.size();
-  for (std::size_t p = 0; p < moved; ++p) {
+void require_values_apart(std::span<Parameter const> parameters, std::span<NamedTensor const> buffers) {
+  for (Parameter const& parameter : parameters) {
+    auto const* const value = static_cast<std::byte const*>(parameter.value.data);
     for (NamedTensor const& buffer : buffers) {
       auto const* const begin = static_cast<std::byte const*>(buffer.value.data);
-      bool const apart = buffer.value.count() == 0 || begin + buffer.value.bytes() <= places[p].begin ||
-                         places[p].begin + places[p].bytes <= begin;
+      bool const apart = parameter.value.count() == 0 || buffer.value.count() == 0 ||
+                         begin + buffer.value.bytes() <= value || value + parameter.value.bytes() <= begin;
       require(apart, [&] {
-        return text(
-            "Options::sharding: parameter \"", *places[p].name, "\" and buffer \"", buffer.name,
-            "\" overlap in memory, and the values of parameters are moved: give the buffer memory of its "
-            "own");
+        return text("Options::sharding: parameter \"", parameter.name, "\" and buffer \"", buffer.name,
+                    "\" overlap in memory, and the values of parameters are moved: give the buffer memory of "
+                    "its own");
       });
     }
   }
-  std::ranges::sort(places, std::less<>{}, &Place::begin);
-  for (std::size_t i = 1; i < places.size(); ++i) {
-    require(places[i - 1].begin + places[i - 1].bytes <= places[i].begin, [&] {
-      return text("Options::sharding: the values of parameters \"", *places[i - 1].name, "\" and \"",
-                  *places[i].name,
-                  "\" overlap in memory, and would be moved apart; give a tied parameter once");
-    });
-  }
+  require_apart(
+      parameters.size(), [&](std::size_t p) -> TensorView const& { return parameters[p].value; },
+      [&](std::size_t first, std::size_t second) {
+        return text("Options::sharding: the values of parameters \"", parameters[first].name, "\" and \"",
+                    parameters[second].name,
+                    "\" overlap in memory, and would be moved apart; give a tied parameter once");
+      });
 }
 
 }  // namespace
@@ -75,7 +77,6 @@ void check_parameters(std::span<Parameter const> parameters, GradientMemory::Opt
     return text("Options::reduce_dtype: expected a floating point type, found ", *options.reduce_dtype);
   });
   require(!parameters.empty(), "there is nothing to reduce: the list of parameters is empty");
-  std::vector<std::pair<std::byte const*, std::size_t>> places;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     Parameter const& parameter = parameters[p];
     require(is_floating(parameter.value.dtype), [&] {
@@ -107,19 +108,15 @@ void check_parameters(std::span<Parameter const> parameters, GradientMemory::Opt
                   "; with storage = ", to_string(options.storage), " the gradient needs the same form");
     });
     require_memory([&] { return text("the gradient of ", name_of(p)); }, parameter.gradient);
-    if (parameter.gradient.count() != 0) {
-      places.emplace_back(static_cast<std::byte const*>(parameter.gradient.data), p);
-    }
   }
-  if (sharding != Sharding::none) require_apart(parameters, buffers);
-  std::sort(places.begin(), places.end());
-  for (std::size_t i = 1; i < places.size(); ++i) {
-    TensorView const& before = parameters[places[i - 1].second].gradient;
-    require(places[i - 1].first + before.bytes() <= places[i].first, [&] {
-      return text("the gradients of ", name_of(places[i - 1].second), " and ", name_of(places[i].second),
-                  " overlap in memory; give a tied parameter once");
-    });
-  }
+  if (sharding != Sharding::none) require_values_apart(parameters, buffers);
+  if (options.storage == GradientStorage::arena) return;
+  require_apart(
+      parameters.size(), [&](std::size_t p) -> TensorView const& { return parameters[p].gradient; },
+      [&](std::size_t first, std::size_t second) {
+        return text("the gradients of ", name_of(first), " and ", name_of(second),
+                    " overlap in memory; give a tied parameter once");
+      });
 }
 
 }  // namespace ddp
