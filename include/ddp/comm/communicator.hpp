@@ -55,7 +55,8 @@ class Communicator {
   void all_reduce(TensorView const& in_out, ReduceOp op, Stream& stream);  ///< The same in place.
   /// As all_reduce, but only `root` receives; elsewhere `out` is not touched and may be empty.
   void reduce(TensorView const& in, TensorView const& out, ReduceOp op, Rank root, Stream& stream);
-  /// out[n] = part rank() of the reduction of in[size·n]. In place: out = in + rank·n.
+  /// out[n] = part rank() of the reduction of in[size·n]. In place: out = in + rank·n,
+  /// and the other parts of `in` become anything.
   void reduce_scatter(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream);
   /// out[size·n] = every rank's in[n], in rank order. In place: in = out + rank·n.
   void all_gather(TensorView const& in, TensorView const& out, Stream& stream);

@@ -151,19 +151,26 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
   ncclDataType_t const type = type_of(operation.dtype);
   ncclRedOp_t const reduction = reduction_of(operation.op.kind, operation.dtype, average_);
   int const root = operation.root.value();
-  bool const scales = operation.op.factor != nullptr;
+  auto const summed = [&](std::size_t elements, void* where) {
+    return operation.op.factor == nullptr ? Summed{operation.in, reduction}
+                                          : scaled(operation, elements, where, stream);
+  };
   switch (operation.kind) {
-    case OperationKind::all_reduce:
-      if (scales) return scaled_all_reduce(operation, stream);
-      return ncclAllReduce(operation.in, operation.out, count, type, reduction, communicator_,
-                           stream.handle());
+    case OperationKind::all_reduce: {
+      Summed const sum = summed(count, operation.out);
+      return ncclAllReduce(sum.in, operation.out, count, type, sum.reduction, communicator_, stream.handle());
+    }
     case OperationKind::reduce: {
-      void const* const in = scales ? scaled(operation, count, stream) : operation.in;
-      return ncclReduce(in, operation.out, count, type, reduction, root, communicator_, stream.handle());
+      Summed const sum = summed(count, nullptr);
+      return ncclReduce(sum.in, operation.out, count, type, sum.reduction, root, communicator_,
+                        stream.handle());
     }
     case OperationKind::reduce_scatter: {
-      void const* const in = scales ? scaled(operation, count * size_, stream) : operation.in;
-      return ncclReduceScatter(in, operation.out, count, type, reduction, communicator_, stream.handle());
+      std::size_t const before = static_cast<std::size_t>(rank_.value()) * count * size_of(operation.dtype);
+      bool const in_place = static_cast<std::byte const*>(operation.in) + before == operation.out;
+      Summed const sum = summed(count * size_, in_place ? const_cast<void*>(operation.in) : nullptr);
+      return ncclReduceScatter(sum.in, operation.out, count, type, sum.reduction, communicator_,
+                               stream.handle());
     }
     case OperationKind::all_gather:
       return ncclAllGather(operation.in, operation.out, count, type, communicator_, stream.handle());
@@ -181,28 +188,23 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
 // NCCL reads the scalar when it runs, and would not turn NaN × 0 into 0, as set_factor() does. In a group,
 // which is one kernel, a scalar can hold one factor only. A 16-bit factor would be too coarse. With one rank
 // NCCL would leave elements out, as in an average.
-ncclResult_t NcclCommunicator::Operations::scaled_all_reduce(Operation const& operation, CudaStream& stream) {
-  std::size_t const count = operation.count;
-  ncclDataType_t const type = type_of(operation.dtype);
+NcclCommunicator::Operations::Summed NcclCommunicator::Operations::scaled(Operation const& operation,
+                                                                          std::size_t count, void* where,
+                                                                          CudaStream& stream) {
   double const* const factor = operation.op.factor;
   bool const wide = operation.dtype == DType::f32 || operation.dtype == DType::f64;
   ScaledSum& sum = scaled_sum(operation.dtype);
-  if (size_ > 1 && operation.in == operation.out && wide && (sum.factor == nullptr || sum.factor == factor)) {
-    cuda::set_factor(sum.scalar, operation.out, count, operation.dtype, factor, stream);
+  if (size_ > 1 && operation.in == where && wide && (sum.factor == nullptr || sum.factor == factor)) {
+    cuda::set_factor(sum.scalar, where, count, operation.dtype, factor, stream);
     sum.factor = factor;
-    return ncclAllReduce(operation.in, operation.out, count, type, sum.reduction, communicator_,
-                         stream.handle());
+    return {where, sum.reduction};
   }
-  cuda::scale_elements(operation.out, operation.in, count, operation.dtype, factor, stream);
-  return ncclAllReduce(operation.out, operation.out, count, type, ncclSum, communicator_, stream.handle());
-}
-
-void const* NcclCommunicator::Operations::scaled(Operation const& operation, std::size_t count,
-                                                 CudaStream& stream) {
-  DeviceGuard const guard(stream.device());
-  Scratch const& elsewhere = scratch_.emplace_back(count * size_of(operation.dtype), stream.handle());
-  cuda::scale_elements(elsewhere.data(), operation.in, count, operation.dtype, operation.op.factor, stream);
-  return elsewhere.data();
+  if (where == nullptr) {
+    DeviceGuard const guard(stream.device());
+    where = scratch_.emplace_back(count * size_of(operation.dtype), stream.handle()).data();
+  }
+  cuda::scale_elements(where, operation.in, count, operation.dtype, factor, stream);
+  return {where, ncclSum};
 }
 
 ncclResult_t NcclCommunicator::Operations::all_to_all(Operation const& operation, CudaStream& stream) {

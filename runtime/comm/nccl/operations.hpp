@@ -15,9 +15,10 @@
 namespace ddp {
 
 /// Enqueues operations on a stream, with own kernels before or after them where NCCL alone does not suffice.
-/// A factor of an all-reduce in place, of f32 or f64, costs one small kernel, since NCCL multiplies while it
-/// sums; other factors cost one pass over the elements. Memory beside an operation's tensors (for a scaled
-/// reduce or reduce_scatter, an all_to_all in place) is allocated and freed in the stream's order.
+/// A factor of an all-reduce or reduce-scatter in place, of f32 or f64, costs one small kernel, since NCCL
+/// multiplies while it sums; other factors cost one pass over the elements. Memory beside an operation's
+/// tensors (for a scaled reduce, a scaled reduce_scatter elsewhere, an all_to_all in place) is allocated and
+/// freed in the stream's order.
 class NcclCommunicator::Operations {
  public:
   Operations(Device device, Rank rank, int size, ncclComm_t communicator);
@@ -42,10 +43,14 @@ class NcclCommunicator::Operations {
 
   [[nodiscard]] ncclResult_t call(Operation const& operation, CudaStream& stream);
   void finish(Operation const& operation, CudaStream& stream) const;
-  [[nodiscard]] ncclResult_t scaled_all_reduce(Operation const& operation, CudaStream& stream);
   [[nodiscard]] ncclResult_t all_to_all(Operation const& operation, CudaStream& stream);
-  /// in[count] × the factor, elsewhere.
-  [[nodiscard]] void const* scaled(Operation const& operation, std::size_t count, CudaStream& stream);
+  /// What NCCL sums, and how.
+  struct Summed {
+    void const* in;
+    ncclRedOp_t reduction;
+  };
+  /// in[count] × the factor. `where` has room for the products, and may be `in`; null: they get memory.
+  [[nodiscard]] Summed scaled(Operation const& operation, std::size_t count, void* where, CudaStream& stream);
 
   /// NCCL's reduction of one dtype that reads its factor when it runs.
   struct ScaledSum {
