@@ -46,8 +46,9 @@ void initialise(torch::nn::Module& net, double deviation) {
 
 std::int64_t data_stream(int rank) { return 100000 + 10 * rank; }
 
-Case make_gpt2(std::string const& dtype, bool tiny, int rank, torch::Device device) {
+Case make_gpt2(std::string const& dtype, bool medium, bool tiny, int rank, torch::Device device) {
   models::Gpt2Sizes sizes;
+  if (medium) sizes = {.layers = 24, .heads = 16, .width = 1024};
   if (tiny) sizes = {.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 257};
   std::int64_t const sequences = tiny ? 2 : 8;
   models::Gpt2 net(sizes);
@@ -153,13 +154,15 @@ Case make_chain(bool tiny, int rank, torch::Device device) {
 }  // namespace
 
 std::vector<std::string> case_names() {
-  return {"gpt2-amp", "gpt2-bf16", "gpt2-fp32", "resnet50", "resnet50-channels-last", "layers512", "chain"};
+  return {"gpt2-amp",  "gpt2-bf16", "gpt2-fp32", "gpt2-medium-amp", "resnet50", "resnet50-channels-last",
+          "layers512", "chain"};
 }
 
 Case make_case(std::string const& name, bool tiny, int rank, torch::Device device) {
   if (name == "gpt2-fp32" || name == "gpt2-amp" || name == "gpt2-bf16") {
-    return make_gpt2(name.substr(5), tiny, rank, device);
+    return make_gpt2(name.substr(5), false, tiny, rank, device);
   }
+  if (name == "gpt2-medium-amp") return make_gpt2("amp", true, tiny, rank, device);
   if (name == "resnet50" || name == "resnet50-channels-last") {
     return make_resnet50(name != "resnet50", tiny, rank, device);
   }

@@ -43,6 +43,7 @@ struct Options {
   bool update_per_bucket = false;
   bool profile = false;
   bool graph = false;
+  std::string shard;
   std::int64_t bucket_mib = 0;
 };
 
@@ -91,7 +92,8 @@ nlohmann::json memory(torch::Device device) {
   auto* const allocator = c10::getDeviceAllocator(device.type());
   auto const stats = allocator->getDeviceStats(device.index());
   auto const [free, total] = allocator->getMemoryInfo(device.index());
-  return {{"peak_allocated_bytes", stats.allocated_bytes[0].peak},
+  return {{"kept_allocated_bytes", stats.allocated_bytes[0].current},
+          {"peak_allocated_bytes", stats.allocated_bytes[0].peak},
           {"peak_reserved_bytes", stats.reserved_bytes[0].peak},
           {"device_used_bytes", total - free}};
 }
@@ -133,12 +135,29 @@ class InitialState {
 };
 
 /// Of all gradients together. AdamW hides how gradients are scaled; this does not.
-double gradient_norm(std::vector<torch::Tensor> const& parameters) {
+double norm_of(std::vector<torch::Tensor> const& gradients) {
   double squares = 0;
-  for (auto const& parameter : parameters) {
-    squares += std::pow(parameter.grad().to(torch::kFloat32).norm().item<double>(), 2);
+  for (auto const& gradient : gradients) {
+    squares += std::pow(gradient.to(torch::kFloat32).norm().item<double>(), 2);
   }
   return std::sqrt(squares);
+}
+
+/// Those that are averaged on this rank: with a sharded optimizer, of its pieces.
+std::vector<torch::Tensor> averages(std::vector<torch::Tensor> const& parameters,
+                                    ddp::libtorch::ShardedOptimizer const* sharded) {
+  std::vector<torch::Tensor> all;
+  if (sharded == nullptr) {
+    for (auto const& parameter : parameters) all.push_back(parameter.grad());
+    return all;
+  }
+  auto const trained = sharded->parameters();
+  for (auto const& piece : sharded->pieces()) {
+    torch::Tensor const& gradient = trained[piece.parameter].parameter.grad();
+    all.push_back(gradient.as_strided({piece.tensor.numel()}, {1},
+                                      gradient.storage_offset() + static_cast<std::int64_t>(piece.offset)));
+  }
+  return all;
 }
 
 nlohmann::json measure(Side& side, Options const& options, std::string const& name, Case const& one,
@@ -163,8 +182,16 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
                     .statistics = !plain && options.statistics,
                     .bucket_mib = plain ? 0 : options.bucket_mib};
     if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
+    if (!plain && !options.shard.empty()) {
+      using Update = ddp::libtorch::ShardedOptimizer::Update;
+      how.shard = options.shard == "in-step" ? Update::in_step : Update::in_backward;
+      how.make = [&](auto groups) {
+        return std::make_unique<ddp::libtorch::AdamW>(groups, torch::optim::AdamWOptions(one.learning_rate));
+      };
+    }
     wrapped = side.wrap(*one.net, how);
   }
+  auto* const sharded = wrapped ? wrapped->sharded() : nullptr;
   wait(device);
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 
@@ -180,7 +207,11 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     if (wrapped) wrapped->before_backward(loss);
     loss.backward();
     if (wrapped) optimizer.skip_where(wrapped->found_nonfinite());
-    if (!per_bucket) optimizer.step();
+    if (sharded != nullptr) {
+      sharded->step();
+    } else if (!per_bucket) {
+      optimizer.step();
+    }
     if (mode == "meet") side.meet();
   };
   std::unique_ptr<Recorded> recorded;
@@ -191,7 +222,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     losses.push_back(recorded ? loss.detach().clone() : loss.detach());  // a graph's are all in one place
   };
   step();
-  double const first_norm = gradient_norm(parameters);
+  double const first_norm = norm_of(averages(parameters, sharded));
   for (std::int64_t i = 1; i < options.warm_up; ++i) step();
   wait(device);
   side.barrier();
@@ -217,6 +248,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
                       {"parameters", parameters.size()},
                       {"losses", values},
                       {"first_gradient_norm", first_norm},
+                      {"norm_of_pieces", sharded != nullptr},
                       {"first_digest", std::to_string(first_digest)},
                       {"last_digest", std::to_string(digest(*one.net))},
                       {"attention", one.attention}};
@@ -278,6 +310,8 @@ int main(int argc, char** argv) {
   add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
       "update parameters while other gradients travel");
   add("graph", po::bool_switch(&options.graph), "replay steps as one CUDA graph, on GPUs");
+  add("shard", po::value(&options.shard)->value_name("WHEN"),
+      "each rank keeps a part of the optimizer, and updates it in-step or in-backward");
   add("bucket-mib", po::value(&options.bucket_mib)->value_name("N"),
       "MiB of a bucket, instead of the default");
   add("profile", po::bool_switch(&options.profile),
@@ -286,6 +320,9 @@ int main(int argc, char** argv) {
       "send no gradients: what the comparison must notice");
   return command_line::run(argc, argv, argv[0], all, [&] {
     command_line::expect(options.steps > 0 && options.warm_up > 0, "--steps and --warm-up from 1 on");
+    command_line::expect(
+        options.shard.empty() || options.shard == "in-step" || options.shard == "in-backward",
+        "--shard in-step or in-backward");
     compare::run(options);
   });
 }

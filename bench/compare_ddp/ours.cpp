@@ -1,5 +1,6 @@
 // compare_ddp_ours: this project's adapter.
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "compare_ddp/side.hpp"
@@ -20,10 +21,15 @@ class OurModule : public Wrapped {
   OurModule(ddp::World const& world, torch::nn::Module& net, WrapOptions const& options)
       : model_(world, net, chosen(options)) {
     if (options.update) model_.on_bucket_ready(options.update);
+    if (options.shard)
+      sharded_.emplace(model_, options.make, ddp::libtorch::ShardedOptimizer::Groups{}, *options.shard);
     checked_ = options.checked;
   }
   [[nodiscard]] torch::Tensor found_nonfinite() const override {
     return checked_ ? model_.found_nonfinite() : torch::Tensor();
+  }
+  [[nodiscard]] ddp::libtorch::ShardedOptimizer* sharded() override {
+    return sharded_ ? &*sharded_ : nullptr;
   }
   [[nodiscard]] ddp::libtorch::DistributedDataParallel& model() { return model_; }
 
@@ -34,6 +40,7 @@ class OurModule : public Wrapped {
         from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
     if (from.checked) options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
     options.runtime.statistics = from.statistics;
+    if (from.shard) options.runtime.sharding = ddp::Sharding::optimizer;
     if (from.bucket_mib > 0)
       options.runtime.bucket_bytes = ddp::Bytes{static_cast<std::size_t>(from.bucket_mib) << 20};
     if (from.bf16) options.runtime.reduce_dtype = ddp::DType::bf16;
@@ -41,6 +48,7 @@ class OurModule : public Wrapped {
   }
 
   ddp::libtorch::DistributedDataParallel model_;
+  std::optional<ddp::libtorch::ShardedOptimizer> sharded_;
   bool checked_ = false;
 };
 

@@ -5,9 +5,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "ddp/libtorch/sharded_optimizer.hpp"
 
 namespace compare {
 
@@ -20,12 +23,16 @@ struct WrapOptions {
   std::int64_t bucket_mib = 0;    ///< of a bucket, in MiB; 0: the default
   /// If set: updates some parameters whose gradients are averaged, while others still travel.
   std::function<void(std::vector<torch::Tensor> const&)> update{};
+  /// If set: each rank keeps a part of the optimizer, which `make` makes of that part.
+  std::optional<ddp::libtorch::ShardedOptimizer::Update> shard{};
+  ddp::libtorch::ShardedOptimizer::Factory make{};
 
   /// For a side that has none of these.
   void require_plain() const {
-    if (bf16 || checked || statistics || update || bucket_mib != 0) {
+    if (bf16 || checked || statistics || update || shard || bucket_mib != 0) {
       throw std::runtime_error(
-          "only compare_ddp_ours has --bf16, --checked, --statistics, --update-per-bucket and --bucket-mib");
+          "only compare_ddp_ours has --bf16, --checked, --statistics, --update-per-bucket, --shard and "
+          "--bucket-mib");
     }
   }
 };
@@ -38,6 +45,8 @@ class Wrapped {
   virtual void before_backward(torch::Tensor const& loss) { static_cast<void>(loss); }
   /// With WrapOptions::checked: 1 where the optimizer is to skip the step.
   [[nodiscard]] virtual torch::Tensor found_nonfinite() const { return {}; }
+  /// With WrapOptions::shard: what updates the parameters.
+  [[nodiscard]] virtual ddp::libtorch::ShardedOptimizer* sharded() { return nullptr; }
 };
 
 /// A step that is run some times as it is, and then replayed as a CUDA graph where that can be.

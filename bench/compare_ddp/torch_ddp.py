@@ -1,7 +1,7 @@
 """One side of compare.py: PyTorch's DistributedDataParallel with gradients as views of buckets and a static graph.
 
 Models, initial weights, data and steps are those of cases.cpp, models.hpp and main.cpp, to the bit. --bf16-hook sends
-gradients as bf16. Started by ddp-launch (or torchrun); writes a line of JSON for each case into FOLDER/rankR.jsonl."""
+gradients as bf16, --zero keeps a part of the optimizer on each rank (ZeroRedundancyOptimizer). Started by ddp-launch (or torchrun); writes a line of JSON for each case into FOLDER/rankR.jsonl."""
 import argparse
 import contextlib
 import gc
@@ -162,8 +162,10 @@ def initialise(net, deviation):
 def make_case(name, tiny, rank, device):
     """The module, its inputs, whether under autocast, the learning rate, the attention kernel."""
     stream = 100000 + 10 * rank
-    if name in ("gpt2-fp32", "gpt2-amp", "gpt2-bf16"):
-        sizes = {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocabulary": 257} if tiny else {}
+    if name in ("gpt2-fp32", "gpt2-amp", "gpt2-bf16", "gpt2-medium-amp"):
+        sizes = {"layers": 24, "heads": 16, "width": 1024} if name == "gpt2-medium-amp" else {}
+        if tiny:
+            sizes = {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocabulary": 257}
         net = Gpt2(**sizes).to(device, torch.bfloat16 if name == "gpt2-bf16" else torch.float32)
         initialise(net, 0.02)
         vocabulary, width = net.wte.weight.shape
@@ -173,7 +175,7 @@ def make_case(name, tiny, rank, device):
         part = torch.empty(sequences, heads, context, width // heads, device=device, requires_grad=True,
                            dtype=torch.float32 if name == "gpt2-fp32" else torch.bfloat16)
         choice = torch._fused_sdp_choice(part, part, part, None, 0.0, True)  # pylint: disable=protected-access
-        return net, data, name == "gpt2-amp", 3e-4, str(choice)
+        return net, data, name.endswith("-amp"), 3e-4, str(choice)
     if name in ("resnet50", "resnet50-channels-last"):
         images, side = (4, 32) if tiny else (64, 224)
         layout = torch.contiguous_format if name == "resnet50" else torch.channels_last
@@ -241,7 +243,8 @@ def memory(device):
     if device.type == "cpu":
         return {}
     free, total = torch.cuda.mem_get_info(device)
-    return {"peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
+    return {"kept_allocated_bytes": torch.cuda.memory_allocated(device),
+            "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
             "peak_reserved_bytes": torch.cuda.max_memory_reserved(device), "device_used_bytes": total - free}
 
 
@@ -266,8 +269,12 @@ def measure_here(options, device, name, case, mode):
         torch.cuda.empty_cache()
     net, data, under_autocast, rate, attention = case
     first_digest = digest(net)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01, fused=True,
-                                  capturable=options.graph and device.type == "cuda")
+    adam = {"lr": rate, "weight_decay": 0.01, "fused": True, "capturable": options.graph and device.type == "cuda"}
+    if mode == "ddp" and options.zero:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        optimizer = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.AdamW, **adam)
+    else:
+        optimizer = torch.optim.AdamW(net.parameters(), **adam)
     model = net
     hooks = []
     if mode == "hooks":
@@ -352,6 +359,7 @@ def main():
     parser.add_argument("--profile", action="store_true", help="four more steps of each mode become a trace in OUT")
     parser.add_argument("--graph", action="store_true", help="replay steps as one CUDA graph, on GPUs; 13 steps of --warm-up or more")
     parser.add_argument("--bf16-hook", action="store_true")
+    parser.add_argument("--zero", action="store_true")
     options = parser.parse_args()
     if options.graph and options.warm_up < 13:
         parser.error("--graph needs --warm-up 13 or more: PyTorch's documentation asks for 11 steps before")

@@ -41,6 +41,14 @@ expect(other.returncode == 1 and "other options" in other.stderr, "that results 
 own = run("--cases", "gpt2-fp32", "--sides", "ours,ours-bf16,ours-measured,ours-per-bucket")
 expect(own.returncode == 0, "that gradients as bf16, and updates per bucket, train alike", own)
 
+sharded = folder / "sharded.json"
+parts = run("--cases", "gpt2-fp32,gpt2-bf16", "--sides",
+            ",".join(["ours", "ours-sharded", "ours-sharded-in-backward", *(["python", "python-zero"] if python else [])]),
+            json=sharded)
+expect(parts.returncode == 0, "that sharded optimizers train alike", parts)
+rows = json.loads(sharded.read_text(encoding="utf-8"))["summary"]
+expect(sum("over_plain" in row for row in rows) == 2 * (3 if python else 2), "each sharded side beside its plain one", parts)
+
 alone = run("--cases", "layers512", "--hooks", ranks=1)
 expect(alone.returncode == 0, "that one rank can be compared", alone)
 
