@@ -1,6 +1,7 @@
 #include "libtorch/gpu_streams.hpp"
 
 #include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <link.h>
@@ -56,6 +57,7 @@ class CudaStreams final : public GpuStreams {
     }
     go_on(current);
   }
+  void free_unused_memory() override { c10::cuda::CUDACachingAllocator::emptyCache(); }
 
  private:
   void go_on(c10::cuda::CUDAStream current) {

@@ -28,6 +28,8 @@ class GpuStreams {
   virtual void run_on(Stream& /*stream*/, std::function<void()> const& work) { work(); }
   /// The same on a stream of this object, after the work on the current one and before its later work.
   virtual void run_aside(std::function<void()> const& work) { work(); }
+  /// Gives memory that PyTorch keeps for later, and nothing uses, back to the GPU's driver.
+  virtual void free_unused_memory() {}
   /// Calls `work(own)`: what it enqueues on `own` keeps its place in the current stream, and the host does
   /// not wait. Without a GPU just calls it.
   template <class Work>

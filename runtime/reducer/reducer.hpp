@@ -115,6 +115,8 @@ class Reducer {
   void require_updates_can_be_early(std::string_view what) const;
   void require_sharded(std::string_view what) const;
   void slices_updated(ReducedBucket const& bucket);
+  /// Gives every rank the new values of a lane, behind `updates`; nothing if there are none.
+  void gather(std::size_t lane, Stream& updates);
 
   void use_order(std::span<std::size_t const> order, std::string const& compared = {});
   void choose_queues();

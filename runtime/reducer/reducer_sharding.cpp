@@ -40,11 +40,13 @@ void Reducer::slices_updated(ReducedBucket const& bucket) {
   values_->updated(bucket.index);
   if (state_.step.state != StepState::tail_sent) return;
   // Also of lanes that had their last bucket before the step's last one.
-  for (std::size_t l = 0; l < state_.lanes.size(); ++l) {
-    if (!values_->has_updated(l)) continue;
-    state_.lanes[l].comm_stream->wait(*updates_.streams()[l]);
-    values_->gather(l);
-  }
+  for (std::size_t l = 0; l < state_.lanes.size(); ++l) gather(l, *updates_.streams()[l]);
+}
+
+void Reducer::gather(std::size_t l, Stream& updates) {
+  if (!values_->has_updated(l)) return;
+  state_.lanes[l].comm_stream->wait(updates);
+  state_.lanes[l].communicator->group([&] { values_->gather(l); });
 }
 
 void Reducer::update_slices(SliceReady const& update) {
@@ -80,10 +82,10 @@ void Reducer::update_slices(SliceReady const& update) {
       ReducerLane const& lane = state_.lanes[l];
       call_program("what update_slices() was given", b, state_.step,
                    [&] { values_->update(b, update, *lane.compute_stream); });
-      lane.comm_stream->wait(*lane.compute_stream);
       values_->updated(b);
-      values_->gather(l);
+      if (values_->fill_a_gather(l)) gather(l, *lane.compute_stream);
     }
+    for (std::size_t l = 0; l < state_.lanes.size(); ++l) gather(l, *state_.lanes[l].compute_stream);
     for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
   });
 }

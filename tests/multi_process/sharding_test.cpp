@@ -1,6 +1,8 @@
 // A sharded optimizer (R25): the numbers of a plain one, a part of its state, and what cannot be.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -33,13 +35,23 @@ std::vector<ShardedWay> ways() {
   return all;
 }
 
+// NCCL multiplies by a weight while it sums, in one rounding with either of two products: which of them
+// depends on the algorithm.
 TEST(Sharding, R25TheNumbersArePlainOnesToTheBit) {
+  bool const is_nccl = world().communicator().backend() == "nccl";
   for (ShardedWay const& way : ways()) {
     auto const plain = train_sharded<float>(way, Updates::plain);
     EXPECT_NE(plain[0][0], plain[0][1]);
+    auto const equal = [&](float found, float wanted) {
+      return is_nccl && way.weights ? std::abs(found - wanted) < 1e-5F : found == wanted;
+    };
     for (Updates const updates : {Updates::in_backward, Updates::behind}) {
-      EXPECT_EQ(train_sharded<float>(way, updates), plain)
-          << way.name << (updates == Updates::behind ? ", behind" : ", in the backward pass");
+      auto const found = train_sharded<float>(way, updates);
+      for (std::size_t p = 0; p < plain.size(); ++p) {
+        EXPECT_TRUE(std::ranges::equal(found[p], plain[p], equal))
+            << way.name << (updates == Updates::behind ? ", behind" : ", in the backward pass")
+            << ": parameter " << p;
+      }
     }
   }
 }

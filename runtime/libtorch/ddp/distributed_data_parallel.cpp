@@ -56,6 +56,7 @@ void DistributedDataParallel::Engine::build() {
   runtime.buffers = buffers_->views();
   runtime.compute_stream = streams_->current();
   runtime_.emplace(world_, parameters(), std::move(runtime));
+  if (is_sharded()) streams_->free_unused_memory();  // where the values were before
   buffers_->start_again();
   if (options_.runtime.buffer_sync != BufferSync::never && buffers_->flags() > 0) {
     AutogradSupport(*runtime_).tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {

@@ -57,7 +57,9 @@ class ShardedOptimizer::Impl {
       said = text('-', refused.what());
     }
     compare(said, error);
-    if (in_backward_) engine_->on_slice_ready([this](std::size_t slice) { update_slice(slice); });
+    if (!in_backward_) return;
+    make_state();
+    engine_->on_slice_ready([this](std::size_t slice) { update_slice(slice); });
   }
   ~Impl() {
     if (!in_backward_) return;
@@ -196,6 +198,15 @@ class ShardedOptimizer::Impl {
         fused_ != nullptr || !in_backward_,
         "ShardedOptimizer with Update::in_backward: the optimizer must be a ddp::libtorch::FusedOptimizer "
         "(AdamW, SGD), which can update some of its tensors");
+  }
+
+  // In the first backward pass, between activations that come and go, it would leave gaps.
+  void make_state() const {
+    auto* const adamw = dynamic_cast<AdamW*>(inner_.get());
+    if (adamw == nullptr) return;
+    for (auto const& slice : slices_) {
+      for (Updated const& each : slice) static_cast<void>(adamw->state_of(each.tensor));
+    }
   }
 
   void compare(std::string const& said, std::exception_ptr const& error) const {

@@ -28,6 +28,8 @@ class ShardedValues {
     for (auto& buckets : updated_) buckets.clear();
   }
   [[nodiscard]] bool has_updated(std::size_t lane) const noexcept { return !updated_[lane].empty(); }
+  /// The updated ones are enough for a launch of their own, where nothing else waits for them.
+  [[nodiscard]] bool fill_a_gather(std::size_t lane) const;
   /// Enqueues on the lane's communication stream what gives every rank the new values of these buckets. The
   /// stream has been made to wait for the updates.
   void gather(std::size_t lane);
@@ -39,6 +41,7 @@ class ShardedValues {
 
   ReducerState const& of_;
   std::vector<Tensor> arenas_;
+  std::size_t bytes_of_a_gather_;
   std::vector<Slice> slices_;
   std::vector<std::size_t> first_slices_;          // by bucket, and one more
   std::vector<std::vector<std::size_t>> updated_;  // buckets, by lane
