@@ -22,6 +22,9 @@ for dtype, tolerance in (("fp32", 1e-5), ("amp", 2e-3), ("bf16", 2e-2)):
     of_one, of_two = losses(1, "--dtype", dtype), losses(2, "--dtype", dtype)
     if any(abs(a - b) > tolerance * a for a, b in zip(of_one, of_two)):
         sys.exit(f"{dtype}: expected the same losses, found {of_one} of one rank and {of_two} of two")
+    of_parts = losses(2, "--dtype", dtype, "--shard")  # of bf16 with masters, which train better than bf16
+    if any(abs(a - b) > tolerance * a for a, b in zip(of_two, of_parts)):
+        sys.exit(f"{dtype}: expected the same losses of a sharded optimizer, found {of_parts} and {of_two}")
 if abs(losses(1, "--seed", "2")[1] - losses(1)[1]) < 1e-3:
     sys.exit("expected other losses of another seed: these tests would see nothing")
 refused = subprocess.run([gpt2, "--width", "100"], capture_output=True, text=True, check=False)
