@@ -18,10 +18,10 @@
 #include "launcher/process/job_control.hpp"
 #include "launcher/report/report.hpp"
 #include "launcher/supervise/event_loop.hpp"
-#include "launcher/supervise/flight_looks.hpp"
 #include "launcher/supervise/flight_recordings.hpp"
 #include "launcher/supervise/outcome_recorder.hpp"
 #include "launcher/supervise/output_forwarder.hpp"
+#include "launcher/supervise/progress_monitor.hpp"
 #include "launcher/supervise/rank_processes.hpp"
 #include "launcher/supervise/termination.hpp"
 
@@ -86,7 +86,7 @@ class Supervisor {
   OutcomeRecorder outcomes_;
   Termination termination_;
   FlightRecordings flights_;
-  FlightLooks looks_;
+  ProgressMonitor looks_;
   OutputForwarder output_;
   std::optional<Clock::time_point> stands_since_;
   Clock::time_point next_look_at_stopped_{};

@@ -5,7 +5,7 @@
 #include "bootstrap/server/hosted_control.hpp"
 #include "comm/group/members.hpp"
 #include "comm/group/rank_location.hpp"
-#include "comm/group/shared_cards.hpp"
+#include "comm/group/shared_gpus.hpp"
 #include "comm/mpi/factory.hpp"
 #include "comm/nccl/communicator.hpp"
 #include "comm/shm/communicator.hpp"
@@ -191,7 +191,7 @@ Conclusion conclude(std::span<RankLocation const> ranks, bool mpi, Device device
     check_locations(ranks);
     refuse_threads_on_one_card(ranks);
     if (backend != "staged") refuse_a_card_of_two_hosts(ranks);
-    Surroundings const here{device, ranks.size(), hosts(ranks), mpi, shared_cards(ranks)};
+    Surroundings const here{device, ranks.size(), hosts(ranks), mpi, shared_gpus(ranks)};
     Choice const choice = backend.empty() ? choose(here) : insist(backend, here);
     found.backend = choice.backend;
     found.reason = choice.reason;

@@ -18,7 +18,7 @@
 
 #include "bootstrap/mpi/mpi.hpp"
 #include "comm/fingerprint.hpp"
-#include "comm/group/failure.hpp"
+#include "comm/group/group_failure.hpp"
 #include "comm/group/members.hpp"
 #include "core/pausing_deadline.hpp"
 #include "ddp/bootstrap/control_plane.hpp"

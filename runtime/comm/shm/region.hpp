@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "comm/fingerprint.hpp"
-#include "comm/group/failure.hpp"
+#include "comm/group/group_failure.hpp"
 #include "core/round_up.hpp"
 #include "ddp/core/ids.hpp"
 

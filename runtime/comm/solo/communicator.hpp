@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "comm/communicator_backend.hpp"
-#include "comm/group/failure.hpp"
+#include "comm/group/group_failure.hpp"
 #include "comm/last_operation.hpp"
 
 namespace ddp {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "comm/group/rank_location.hpp"
-#include "comm/group/shared_cards.hpp"
+#include "comm/group/shared_gpus.hpp"
 #include "comm/kernels/add_elements.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
@@ -21,7 +21,7 @@ bool is_one_gpu(Device a, Device b) {
 std::string cards_in_common(std::span<Device const> devices) {
   std::vector<RankLocation> locations;
   for (Device const device : devices) locations.push_back(location_of(device, {}));
-  return shared_cards(locations);
+  return shared_gpus(locations);
 }
 
 DirectExchange::DirectExchange(std::span<Device const> devices, FlatLayout const& layout) {

@@ -77,7 +77,7 @@ std::size_t pieces_of(std::size_t count) noexcept {
 
 }  // namespace
 
-GradientChecks::GradientChecks(ReducerState const& of, Weights const& weights, Nonfinite nonfinite,
+GradientChecks::GradientChecks(ReducerState const& of, RankWeights const& weights, Nonfinite nonfinite,
                                double clip_norm)
     : StepPart(of),
       weights_(weights),

@@ -10,8 +10,8 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/options.hpp"
 #include "ddp/reducer/parameter.hpp"
+#include "reducer/parts/rank_weights.hpp"
 #include "reducer/parts/step_part.hpp"
-#include "reducer/parts/weights.hpp"
 
 namespace ddp {
 
@@ -23,7 +23,7 @@ class GradientChecks final : public StepPart {
   using Nonfinite = DistributedDataParallelOptions::Nonfinite;
 
   /// Of gradients on one lane. `clip_norm` 0: the norm is not asked for. `weights` must outlive this object.
-  GradientChecks(ReducerState const& of, Weights const& weights, Nonfinite nonfinite, double clip_norm);
+  GradientChecks(ReducerState const& of, RankWeights const& weights, Nonfinite nonfinite, double clip_norm);
 
   /// Looks for numbers that are not finite in gradients of this rank, which it has not sent yet.
   void look(std::span<GradientRun const> runs);
@@ -71,7 +71,7 @@ class GradientChecks final : public StepPart {
   void add_squares(std::span<GradientRun const> runs);
   void clip(std::span<GradientRun const> runs);
 
-  Weights const& weights_;
+  RankWeights const& weights_;
   ReducerLane const& lane_;
   Nonfinite nonfinite_;
   double clip_norm_;

@@ -7,7 +7,7 @@
 #include "device/cuda/check.hpp"
 #include "device/cuda/load_kernel.hpp"
 #include "reducer/checks/gradient_checks.hpp"
-#include "reducer/checks/weight_check.hpp"
+#include "reducer/checks/replica_check.hpp"
 
 namespace ddp::cuda {
 namespace {

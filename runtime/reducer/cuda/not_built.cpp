@@ -1,6 +1,6 @@
 #include "ddp/core/text.hpp"
 #include "reducer/checks/gradient_checks.hpp"
-#include "reducer/checks/weight_check.hpp"
+#include "reducer/checks/replica_check.hpp"
 #include "reducer/parts/rank_flags.hpp"
 #include "reducer/parts/step_head.hpp"
 #include "reducer/statistics/rank_times.hpp"

@@ -31,8 +31,8 @@ class StepPart {
 
   /// Before anything of the step is enqueued.
   virtual void begin() {}
-  /// Before the buckets, on the communication streams. A part that waits on the host comes before Weights;
-  /// otherwise it would wait for the message of Weights too.
+  /// Before the buckets, on the communication streams. A part that waits on the host comes before
+  /// RankWeights; otherwise it would wait for the message of RankWeights too.
   virtual void head() {}
   /// A bucket is complete on this rank, and is filled next.
   virtual void before_bucket(std::size_t /*bucket*/) {}

@@ -13,10 +13,10 @@ namespace {
 using Options = DistributedDataParallelOptions;
 
 // How ranks count in a step without weights.
-Weights::Without without_weights(Options const& options) {
-  if (options.reduction == Options::Reduction::sum) return Weights::Without::sum;
-  return options.uneven == Options::Uneven::divide_by_live ? Weights::Without::live_average
-                                                           : Weights::Without::average;
+RankWeights::Without without_weights(Options const& options) {
+  if (options.reduction == Options::Reduction::sum) return RankWeights::Without::sum;
+  return options.uneven == Options::Uneven::divide_by_live ? RankWeights::Without::live_average
+                                                           : RankWeights::Without::average;
 }
 
 std::unique_ptr<Uneven> make_uneven(Options const& options, ReducerState const& of) {
@@ -27,7 +27,7 @@ std::unique_ptr<Uneven> make_uneven(Options const& options, ReducerState const& 
 }
 
 std::unique_ptr<GradientChecks> make_checks(Options const& options, ReducerState const& of,
-                                            Weights const& weights) {
+                                            RankWeights const& weights) {
   require(std::isfinite(options.clip_norm) && options.clip_norm >= 0, [&] {
     return text("Options::clip_norm: expected a finite number above 0, or 0 for none, found ",
                 options.clip_norm);
@@ -48,10 +48,10 @@ StepParts::StepParts(Options const& options, ReducerState const& of)
       used(of, weights, options.unused == Options::Unused::error),
       uneven(make_uneven(options, of)),
       checks(make_checks(options, of, weights)),
-      weight_check(options.verify_every == 0 ? nullptr
-                                             : std::make_unique<WeightCheck>(of, options.verify_every)),
+      replica_check(options.verify_every == 0 ? nullptr
+                                              : std::make_unique<ReplicaCheck>(of, options.verify_every)),
       statistics(options.statistics ? std::make_unique<Statistics>(of) : nullptr),
-      all_{&used, &weights, uneven.get(), checks.get(), weight_check.get(), statistics.get()} {
+      all_{&used, &weights, uneven.get(), checks.get(), replica_check.get(), statistics.get()} {
   std::erase(all_, nullptr);
 }
 

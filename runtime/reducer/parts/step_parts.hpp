@@ -7,10 +7,10 @@
 
 #include "ddp/reducer/options.hpp"
 #include "reducer/checks/gradient_checks.hpp"
-#include "reducer/checks/weight_check.hpp"
+#include "reducer/checks/replica_check.hpp"
+#include "reducer/parts/rank_weights.hpp"
 #include "reducer/parts/uneven.hpp"
 #include "reducer/parts/used_parameters.hpp"
-#include "reducer/parts/weights.hpp"
 #include "reducer/statistics/statistics.hpp"
 
 namespace ddp {
@@ -32,16 +32,16 @@ struct StepParts {
   void each(void (StepPart::*verb)(Parameters...), Arguments const&... arguments) {
     for (StepPart* const part : all_) (part->*verb)(arguments...);
   }
-  Weights weights;
+  RankWeights weights;
   UsedParameters used;
   std::unique_ptr<Uneven> uneven;
   std::unique_ptr<GradientChecks> checks;
-  std::unique_ptr<WeightCheck> weight_check;
+  std::unique_ptr<ReplicaCheck> replica_check;
   std::unique_ptr<Statistics> statistics;
 
  private:
   // In the order of the calls, which is that of messages and the same on every rank. UsedParameters, whose
-  // head() waits on the host, come before Weights; GradientChecks look at a bucket before its last event.
+  // head() waits on the host, come before RankWeights; GradientChecks look at a bucket before its last event.
   std::vector<StepPart*> all_;
 };
 

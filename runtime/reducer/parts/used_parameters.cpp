@@ -9,7 +9,7 @@
 
 namespace ddp {
 
-UsedParameters::UsedParameters(ReducerState const& of, Weights const& weights, bool refuses)
+UsedParameters::UsedParameters(ReducerState const& of, RankWeights const& weights, bool refuses)
     : StepPart(of), weights_(weights), refuses_(refuses), exempt_(of.parameters.size(), refuses ? 1 : 0) {
   for (ReducerLane const& lane : of.lanes) sent_.emplace_back(lane, of.parameters.size(), refuses);
 }

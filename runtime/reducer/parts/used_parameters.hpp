@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "reducer/parts/rank_flags.hpp"
+#include "reducer/parts/rank_weights.hpp"
 #include "reducer/parts/step_part.hpp"
-#include "reducer/parts/weights.hpp"
 
 namespace ddp {
 
@@ -21,7 +21,7 @@ class UsedParameters final : public StepPart {
 
   /// `refuses`: a step in which a rank leaves a parameter out throws on every rank. `weights` must outlive
   /// this object.
-  UsedParameters(ReducerState const& of, Weights const& weights, bool refuses);
+  UsedParameters(ReducerState const& of, RankWeights const& weights, bool refuses);
 
   /// Whether any rank used `parameter` in the last step. The host waits.
   [[nodiscard]] bool by_any(std::size_t parameter);
@@ -44,7 +44,7 @@ class UsedParameters final : public StepPart {
  private:
   void fetch_flags();
 
-  Weights const& weights_;
+  RankWeights const& weights_;
   bool refuses_;
   std::vector<RankFlags> sent_;       // by lane
   std::vector<std::uint8_t> exempt_;  // what an exempt rank sends

@@ -1,6 +1,6 @@
 // What ranks find out of each other's devices before they choose how to communicate.
 #include "comm/group/rank_location.hpp"
-#include "comm/group/shared_cards.hpp"
+#include "comm/group/shared_gpus.hpp"
 
 #include <gmock/gmock.h>
 
@@ -85,17 +85,17 @@ TEST(RankLocation, CountsTheCpusOfEachHostByThemselves) {
 }
 
 TEST(RankLocation, FindsRanksThatShareACard) {
-  EXPECT_EQ(shared_cards({}), "");
-  EXPECT_EQ(shared_cards(std::vector{on_cpu(), on_cpu()}), "");
+  EXPECT_EQ(shared_gpus({}), "");
+  EXPECT_EQ(shared_gpus(std::vector{on_cpu(), on_cpu()}), "");
   std::vector<RankLocation> const apart{on_gpu(0, "06", "GPU-1"), on_gpu(1, "07", "GPU-2"),
                                         on_gpu(0, "06", "GPU-3", "b")};
-  EXPECT_EQ(shared_cards(apart), "") << "equal bus ids of two hosts are two cards";
+  EXPECT_EQ(shared_gpus(apart), "") << "equal bus ids of two hosts are two cards";
   std::vector<RankLocation> const virtual_devices{on_gpu(0, "06", "GPU-1"), on_gpu(1, "06", "GPU-1"),
                                                   on_gpu(2, "07", "GPU-2"), on_gpu(3, "07", "GPU-2")};
-  EXPECT_EQ(shared_cards(virtual_devices), "ranks 0, 1 share GPU 06; ranks 2, 3 share GPU 07");
+  EXPECT_EQ(shared_gpus(virtual_devices), "ranks 0, 1 share GPU 06; ranks 2, 3 share GPU 07");
   std::vector<RankLocation> const slices{on_gpu(0, "06", "MIG-1"), on_gpu(0, "07", "GPU-2"),
                                          on_gpu(0, "06", "MIG-2")};
-  EXPECT_EQ(shared_cards(slices), "ranks 0, 2 share GPU 06");
+  EXPECT_EQ(shared_gpus(slices), "ranks 0, 2 share GPU 06");
 }
 
 TEST(RankLocation, FindsRanksThatShareACardInOneProcess) {

@@ -15,7 +15,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 struct Checks {
   explicit Checks(Nonfinite nonfinite, double clip_norm = 0)
-      : weights(parts.state, Weights::Without::average, true),
+      : weights(parts.state, RankWeights::Without::average, true),
         checks(parts.state, weights, nonfinite, clip_norm) {
     parts.begin(checks);
   }
@@ -30,7 +30,7 @@ struct Checks {
     parts.end(checks);
   }
   ReducerParts parts;
-  Weights weights;
+  RankWeights weights;
   GradientChecks checks;
 };
 

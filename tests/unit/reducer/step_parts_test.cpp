@@ -13,7 +13,7 @@ TEST(StepParts, WhatNobodyAsksForDoesNotExist) {
   StepParts const parts(Options{}, around.state);
   EXPECT_EQ(parts.uneven, nullptr);
   EXPECT_EQ(parts.checks, nullptr);
-  EXPECT_EQ(parts.weight_check, nullptr);
+  EXPECT_EQ(parts.replica_check, nullptr);
   EXPECT_EQ(parts.statistics, nullptr);
   EXPECT_EQ(parts.describe(), "unused zero, reduction average");
   EXPECT_EQ(parts.why_not_recorded(), "");

@@ -12,10 +12,10 @@ using ::testing::HasSubstr;
 struct Used {
   explicit Used(bool refuses, int ranks = 2)
       : parts(ranks),
-        weights(parts.state, Weights::Without::average, true),
+        weights(parts.state, RankWeights::Without::average, true),
         used(parts.state, weights, refuses) {}
   ReducerParts parts;
-  Weights weights;
+  RankWeights weights;
   UsedParameters used;
 };
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/fingerprint.hpp"
-#include "comm/group/failure.hpp"
+#include "comm/group/group_failure.hpp"
 #include "comm/shared_memory.hpp"
 
 namespace ddp {

@@ -1,4 +1,4 @@
-#include "reducer/checks/weight_check.hpp"
+#include "reducer/checks/replica_check.hpp"
 
 #include <algorithm>
 #include <map>
@@ -33,7 +33,7 @@ std::uint64_t hash_on_host(TensorView const& view) {
 
 }  // namespace
 
-WeightHashes::WeightHashes(ReducerLane const& lane, std::span<Parameter const> parameters) : lane_(lane) {
+ValueHashes::ValueHashes(ReducerLane const& lane, std::span<Parameter const> parameters) : lane_(lane) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (parameters[p].value.device == lane.device) indices_.push_back(p);
   }
@@ -46,7 +46,7 @@ WeightHashes::WeightHashes(ReducerLane const& lane, std::span<Parameter const> p
   cuda::load_hash_kernels();
 }
 
-void WeightHashes::exchange(std::span<Parameter const> parameters, Stream& compute_stream) {
+void ValueHashes::exchange(std::span<Parameter const> parameters, Stream& compute_stream) {
   Stream& comm = *lane_.comm_stream;
   auto* const hashes = static_cast<std::uint64_t*>(mine_.view().data);
   if (lane_.device.kind == DeviceKind::cuda) {
@@ -64,7 +64,7 @@ void WeightHashes::exchange(std::span<Parameter const> parameters, Stream& compu
   comm.synchronize();
 }
 
-std::vector<WeightHashes::Difference> WeightHashes::differences() const {
+std::vector<ValueHashes::Difference> ValueHashes::differences() const {
   std::vector<Difference> found;
   auto const ranks = static_cast<std::size_t>(lane_.communicator->size());
   for (std::size_t i = 0; i < indices_.size(); ++i) {
@@ -83,14 +83,14 @@ std::vector<WeightHashes::Difference> WeightHashes::differences() const {
   return found;
 }
 
-WeightCheck::WeightCheck(ReducerState const& of, std::uint64_t every) : StepPart(of), every_(every) {
+ReplicaCheck::ReplicaCheck(ReducerState const& of, std::uint64_t every) : StepPart(of), every_(every) {
   for (ReducerLane const& lane : of.lanes) hashes_.emplace_back(lane, of.parameters);
 }
 
-std::string WeightCheck::describe() const { return text("verify_every ", every_); }
+std::string ReplicaCheck::describe() const { return text("verify_every ", every_); }
 
 // Every rank has the same hashes, so every rank throws the same error.
-void WeightCheck::verdict() {
+void ReplicaCheck::verdict() {
   constexpr std::size_t kMostNamed = 5;
   if ((of_.step.number + 1) % every_ != 0) return;
   std::string complaints;

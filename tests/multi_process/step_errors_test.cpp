@@ -13,7 +13,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 // The last rank has sent all of the step, and reads the outcome late.
-TEST(Verdicts, R7AllRanksGetTheErrorForUnusedParametersHoweverLateTheyReadIt) {
+TEST(StepErrors, R7AllRanksGetTheErrorForUnusedParametersHoweverLateTheyReadIt) {
   DeviceToy<float> model(world(), {10, 20});
   DistributedDataParallelOptions options;
   options.unused = DistributedDataParallelOptions::Unused::error;
@@ -29,7 +29,7 @@ TEST(Verdicts, R7AllRanksGetTheErrorForUnusedParametersHoweverLateTheyReadIt) {
   EXPECT_THAT(messages[0], HasSubstr("parameter 0 \"p0\" on rank"));
 }
 
-TEST(Verdicts, R12NoWeightsChangeByAStepThatRanksBeginDifferently) {
+TEST(StepErrors, R12NoWeightsChangeByAStepThatRanksBeginDifferently) {
   DeviceToy<float> model(world(), {5000});
   OwnReducer reducer(model);
   auto const before = model.value(0);
@@ -43,7 +43,7 @@ TEST(Verdicts, R12NoWeightsChangeByAStepThatRanksBeginDifferently) {
 }
 
 // The same where a rank comes late to the step: nobody steps before it has begun.
-TEST(Verdicts, R12NoWeightsChangeByAStepThatALateRankBeginsDifferently) {
+TEST(StepErrors, R12NoWeightsChangeByAStepThatALateRankBeginsDifferently) {
   DeviceToy<float> model(world(), {5000});
   OwnReducer reducer(model);
   auto const before = model.value(0);
@@ -56,7 +56,7 @@ TEST(Verdicts, R12NoWeightsChangeByAStepThatALateRankBeginsDifferently) {
   EXPECT_EQ(model.value(0), before);
 }
 
-TEST(Verdicts, R22EveryRankGetsTheReasonOfTheOneThatGaveItsStepUp) {
+TEST(StepErrors, R22EveryRankGetsTheReasonOfTheOneThatGaveItsStepUp) {
   DeviceToy<float> model(world(), {10, 20});
   OwnReducer reducer(model);
   reducer.step(2);
@@ -75,7 +75,7 @@ TEST(Verdicts, R22EveryRankGetsTheReasonOfTheOneThatGaveItsStepUp) {
   EXPECT_THAT(messages, Each(HasSubstr(": the loss is odd")));
 }
 
-TEST(Verdicts, R12AStepThatAllBeginAlikeTrains) {
+TEST(StepErrors, R12AStepThatAllBeginAlikeTrains) {
   DeviceToy<float> model(world(), {5000});
   OwnReducer reducer(model);
   for (int step = 0; step < 3; ++step) {

@@ -11,7 +11,7 @@
 namespace ddp {
 
 /// A step's weight on this rank, the heads of all lanes, and how buckets are reduced by them.
-class Weights final : public StepPart {
+class RankWeights final : public StepPart {
  public:
   /// What a step without weights computes, and how ranks without data count in it.
   enum class Without {
@@ -20,7 +20,7 @@ class Weights final : public StepPart {
     live_average,  ///< over ranks that have data
   };
   /// `allowed`: whether the program may give weights.
-  Weights(ReducerState const& of, Without without, bool allowed);
+  RankWeights(ReducerState const& of, Without without, bool allowed);
 
   /// The weight of the next step. Throws Error(invalid_argument) for a number that cannot be a weight.
   void set(double weight);

@@ -1,4 +1,4 @@
-#include "comm/group/failure.hpp"
+#include "comm/group/group_failure.hpp"
 
 #include <thread>
 

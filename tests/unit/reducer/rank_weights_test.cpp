@@ -1,4 +1,4 @@
-#include "reducer/parts/weights.hpp"
+#include "reducer/parts/rank_weights.hpp"
 
 #include <limits>
 
@@ -11,18 +11,18 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(Weights, WithoutThemNothingIsSentAndBucketsAreAveraged) {
+TEST(RankWeights, WithoutThemNothingIsSentAndBucketsAreAveraged) {
   ReducerParts parts;
-  Weights weights(parts.state, Weights::Without::average, true);
+  RankWeights weights(parts.state, RankWeights::Without::average, true);
   parts.begin(weights);
   EXPECT_THAT(parts.communicator.calls, IsEmpty());
   EXPECT_EQ(weights.op(0).kind, ReduceOp::Kind::average);
   EXPECT_EQ(weights.factor(0), nullptr);
 }
 
-TEST(Weights, R4TheHeadGivesEachRankItsShareOfTheSum) {
+TEST(RankWeights, R4TheHeadGivesEachRankItsShareOfTheSum) {
   ReducerParts parts;
-  Weights weights(parts.state, Weights::Without::average, true);
+  RankWeights weights(parts.state, RankWeights::Without::average, true);
   parts.communicator.others = [](std::string const& /*call*/, TensorView const& out) {
     *static_cast<double*>(out.data) += 6;
   };
@@ -35,24 +35,24 @@ TEST(Weights, R4TheHeadGivesEachRankItsShareOfTheSum) {
   EXPECT_FALSE(weights.given());
 }
 
-TEST(Weights, R11ARankWithoutDataWeighsNothingWhereOnlyLiveOnesCount) {
+TEST(RankWeights, R11ARankWithoutDataWeighsNothingWhereOnlyLiveOnesCount) {
   for (StepKind const kind : {StepKind::own, StepKind::joined}) {
     ReducerParts parts;
-    Weights weights(parts.state, Weights::Without::live_average, true);
+    RankWeights weights(parts.state, RankWeights::Without::live_average, true);
     parts.state.step.kind = kind;
     parts.begin(weights);
     EXPECT_EQ(weights.given(), kind == StepKind::own ? 1.0 : 0.0);
   }
 }
 
-TEST(Weights, R4WhatIsNoWeightIsRefused) {
+TEST(RankWeights, R4WhatIsNoWeightIsRefused) {
   ReducerParts parts;
-  Weights weights(parts.state, Weights::Without::sum, true);
+  RankWeights weights(parts.state, RankWeights::Without::sum, true);
   for (double const wrong :
        {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::max()}) {
     EXPECT_THAT(message_of([&] { weights.set(wrong); }), HasSubstr("a weight is a number from 0 to "));
   }
-  Weights forbidden(parts.state, Weights::Without::average, false);
+  RankWeights forbidden(parts.state, RankWeights::Without::average, false);
   EXPECT_THAT(message_of([&] { forbidden.set(1); }), HasSubstr("divide_by_all"));
 }
 

@@ -51,7 +51,7 @@ void find_a_flipped_bit(std::size_t parameter, std::size_t element) {
                                    world().size() == 2 ? " is not that of rank 0" : ". "))));
 }
 
-TEST(WeightCheck, R17F12AFlippedBitIsNamedWithParameterAndRank) {
+TEST(ReplicaCheck, R17F12AFlippedBitIsNamedWithParameterAndRank) {
   if (world().size() == 1) return;  // there is nobody to differ from
   for (std::size_t const parameter : {std::size_t{0}, std::size_t{1}, std::size_t{2}}) {
     find_a_flipped_bit<float>(parameter, kCounts[parameter] - 1);
@@ -60,7 +60,7 @@ TEST(WeightCheck, R17F12AFlippedBitIsNamedWithParameterAndRank) {
   find_a_flipped_bit<bfloat16>(0, 20'001);
 }
 
-TEST(WeightCheck, R17EqualWeightsPassAndValuesThatChangePlacesDoNot) {
+TEST(ReplicaCheck, R17EqualWeightsPassAndValuesThatChangePlacesDoNot) {
   DeviceToy<float> model(world(), kCounts);
   DistributedDataParallelOptions options;
   options.verify_every = 2;

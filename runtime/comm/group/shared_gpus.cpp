@@ -1,4 +1,4 @@
-#include "comm/group/shared_cards.hpp"
+#include "comm/group/shared_gpus.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -39,7 +39,7 @@ std::string who_share(std::span<RankLocation const> ranks, Together const& are_t
 
 }  // namespace
 
-std::string shared_cards(std::span<RankLocation const> ranks) { return who_share(ranks, same_card); }
+std::string shared_gpus(std::span<RankLocation const> ranks) { return who_share(ranks, same_card); }
 
 std::string shared_in_one_process(std::span<RankLocation const> ranks) {
   return who_share(ranks, [](RankLocation const& a, RankLocation const& b) {

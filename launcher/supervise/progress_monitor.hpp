@@ -14,11 +14,11 @@
 namespace ddp::launcher {
 
 /// Looks once a second. What it refers to must outlive it.
-class FlightLooks {
+class ProgressMonitor {
  public:
   using Clock = Deadline::Clock;
-  FlightLooks(Plan const& plan, FlightRecordings const& recordings, OutcomeRecorder& outcomes,
-              Console& console)
+  ProgressMonitor(Plan const& plan, FlightRecordings const& recordings, OutcomeRecorder& outcomes,
+                  Console& console)
       : plan_(plan), recordings_(recordings), outcomes_(outcomes), console_(console) {}
 
   [[nodiscard]] Clock::time_point next() const noexcept { return next_; }

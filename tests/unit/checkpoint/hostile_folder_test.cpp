@@ -20,10 +20,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-using CheckpointSurroundings = CheckpointRuns;
+using CheckpointHostileFolder = CheckpointRuns;
 
 // As `cp -rL` leaves it; on a file system without symbolic links there is none.
-TEST_F(CheckpointSurroundings, WhereLatestCannotBeALinkThatIsSaidOnceAndTheNewestIsUsed) {
+TEST_F(CheckpointHostileFolder, WhereLatestCannotBeALinkThatIsSaidOnceAndTheNewestIsUsed) {
   write(1, {1});
   fs::remove(folder() / "latest");
   fs::copy(folder() / "000001-step-10", folder() / "latest", fs::copy_options::recursive);
@@ -41,7 +41,7 @@ TEST_F(CheckpointSurroundings, WhereLatestCannotBeALinkThatIsSaidOnceAndTheNewes
   });
 }
 
-TEST_F(CheckpointSurroundings, AFileThatIsNoneIsRefusedAndTheOneBeforeIsUsed) {
+TEST_F(CheckpointHostileFolder, AFileThatIsNoneIsRefusedAndTheOneBeforeIsUsed) {
   for (char const* const file : {"manifest.json", "model.safetensors", "rank-0.safetensors"}) {
     fs::remove_all(folder());
     write(1, {1, 2});
@@ -68,7 +68,7 @@ TEST_F(CheckpointSurroundings, AFileThatIsNoneIsRefusedAndTheOneBeforeIsUsed) {
 }
 
 // In a folder that others may write to.
-TEST_F(CheckpointSurroundings, LinksInThePlaceOfFilesToWriteAreNotFollowed) {
+TEST_F(CheckpointHostileFolder, LinksInThePlaceOfFilesToWriteAreNotFollowed) {
   fs::path const victim = folder_.path() / "victim";
   fs::create_directory(victim);
   std::ofstream(victim / "file") << "mine";
@@ -114,7 +114,7 @@ double time_of(std::size_t tensors, fs::path const& folder) {
 }
 
 // With 16 times the tensors: 16 where each is looked at once, 256 where each is compared with all.
-TEST_F(CheckpointSurroundings, TheTimeGrowsWithTheNumberOfTensorsNotItsSquare) {
+TEST_F(CheckpointHostileFolder, TheTimeGrowsWithTheNumberOfTensorsNotItsSquare) {
   double const some = std::min(time_of(1000, folder() / "a"), time_of(1000, folder() / "b"));
   EXPECT_LT(time_of(16000, folder() / "many") / some, 64);
 }

@@ -1,4 +1,4 @@
-#include "reducer/parts/weights.hpp"
+#include "reducer/parts/rank_weights.hpp"
 
 #include <limits>
 
@@ -7,12 +7,12 @@
 
 namespace ddp {
 
-Weights::Weights(ReducerState const& of, Without without, bool allowed)
+RankWeights::RankWeights(ReducerState const& of, Without without, bool allowed)
     : StepPart(of), without_(without), allowed_(allowed) {
   for (ReducerLane const& lane : of.lanes) heads_.push_back(StepHead::make(lane));
 }
 
-void Weights::set(double weight) {
+void RankWeights::set(double weight) {
   std::size_t const ranks = of_.ranks.size();
   double const most = std::numeric_limits<double>::max() / 2 / static_cast<double>(ranks);
   require(weight >= 0 && weight <= most, [&] {
@@ -27,28 +27,28 @@ void Weights::set(double weight) {
   weight_ = weight;
 }
 
-ReduceOp Weights::op(std::size_t lane) const {
+ReduceOp RankWeights::op(std::size_t lane) const {
   if (weight_) return ReduceOp::scaled_sum(heads_[lane]->factor());
   return without_ == Without::sum ? ReduceOp::sum() : ReduceOp::average();
 }
 
-void Weights::settle() {
+void RankWeights::settle() {
   for (auto const& head : heads_) head->settle();
 }
 
-void Weights::begin_replay() {
+void RankWeights::begin_replay() {
   heads_[0]->begin_replay(of_.step.number, weight_.value_or(-1), *of_.lanes[0].compute_stream);
 }
 
-std::string Weights::describe() const {
+std::string RankWeights::describe() const {
   return text("reduction ", without_ == Without::sum ? "sum" : "average");
 }
 
-void Weights::begin() {
+void RankWeights::begin() {
   if (without_ == Without::live_average && !weight_) weight_ = of_.step.kind == StepKind::joined ? 0 : 1;
 }
 
-void Weights::head() {
+void RankWeights::head() {
   if (of_.step.is_recorded()) {  // recorded work must come after the begin of the recording
     of_.lanes[0].comm_stream->wait(*of_.lanes[0].compute_stream);
     heads_[0]->record(weight_.value_or(-1));

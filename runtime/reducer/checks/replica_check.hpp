@@ -15,10 +15,10 @@
 namespace ddp {
 
 /// A number for each parameter's values, which any flipped bit changes, compared over ranks. Of one lane.
-class WeightHashes {
+class ValueHashes {
  public:
   /// `parameters`: all of the model, of which this takes those on the lane's device.
-  WeightHashes(ReducerLane const& lane, std::span<Parameter const> parameters);
+  ValueHashes(ReducerLane const& lane, std::span<Parameter const> parameters);
 
   /// Hashes the values as they are on the compute stream, and gives every rank the hashes of all. The host
   /// waits.
@@ -42,9 +42,9 @@ class WeightHashes {
 };
 
 /// Every so many steps ranks compare their weights.
-class WeightCheck final : public StepPart {
+class ReplicaCheck final : public StepPart {
  public:
-  WeightCheck(ReducerState const& of, std::uint64_t every);
+  ReplicaCheck(ReducerState const& of, std::uint64_t every);
 
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] std::string why_not_recorded() const override {
@@ -54,7 +54,7 @@ class WeightCheck final : public StepPart {
 
  private:
   std::uint64_t every_;
-  std::vector<WeightHashes> hashes_;  // by lane
+  std::vector<ValueHashes> hashes_;  // by lane
 };
 
 /// What one element, whose bits are `bits`, adds to its parameter's hash, a sum that depends on no order.

@@ -9,7 +9,7 @@
 namespace ddp {
 
 /// "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG) count as that card.
-[[nodiscard]] std::string shared_cards(std::span<RankLocation const> ranks);
+[[nodiscard]] std::string shared_gpus(std::span<RankLocation const> ranks);
 
 /// The same, of those that are threads of one process: "ranks 0, 1 share GPU 0000:06:00.0".
 [[nodiscard]] std::string shared_in_one_process(std::span<RankLocation const> ranks);

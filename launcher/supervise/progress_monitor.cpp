@@ -1,4 +1,4 @@
-#include "launcher/supervise/flight_looks.hpp"
+#include "launcher/supervise/progress_monitor.hpp"
 
 #include <iomanip>
 
@@ -19,7 +19,7 @@ constexpr auto kUntilRanksAreBack = 2s;
 
 }  // namespace
 
-void FlightLooks::look(bool all_run, Clock::time_point now) {
+void ProgressMonitor::look(bool all_run, Clock::time_point now) {
   if (now < next_) return;
   next_ = now + kBetweenFlightLooks;
   auto const all = recordings_.read();
@@ -31,13 +31,13 @@ void FlightLooks::look(bool all_run, Clock::time_point now) {
   if (all_run && all.size() > 1) warn(all, now);
 }
 
-void FlightLooks::leave_out(Clock::time_point now) { next_ = now + kUntilRanksAreBack; }
+void ProgressMonitor::leave_out(Clock::time_point now) { next_ = now + kUntilRanksAreBack; }
 
-bool FlightLooks::note(RankFlight const& flight) {
+bool ProgressMonitor::note(RankFlight const& flight) {
   return flight.log && flight.log->progress && outcomes_.note_progress(flight.rank, *flight.log->progress);
 }
 
-void FlightLooks::warn(std::span<RankFlight const> all, Clock::time_point now) {
+void ProgressMonitor::warn(std::span<RankFlight const> all, Clock::time_point now) {
   if (now < next_warning_) return;
   auto const since_1970 = std::chrono::system_clock::now().time_since_epoch();
   auto const found =
@@ -48,7 +48,7 @@ void FlightLooks::warn(std::span<RankFlight const> all, Clock::time_point now) {
   console_.say(text("warning: ", found->words));
 }
 
-void FlightLooks::tell_pace(Progress const& progress, Clock::time_point now) {
+void ProgressMonitor::tell_pace(Progress const& progress, Clock::time_point now) {
   auto const size = static_cast<std::size_t>(plan_.world_size());
   if (size < 2 || now < next_pace_ || !progress.pace || progress.pace->slowest.index() >= size) return;
   next_pace_ = now + kBetweenPaces;

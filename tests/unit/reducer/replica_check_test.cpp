@@ -1,4 +1,4 @@
-#include "reducer/checks/weight_check.hpp"
+#include "reducer/checks/replica_check.hpp"
 
 #include "support/models/reducer_parts.hpp"
 
@@ -9,9 +9,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(WeightCheck, F12ComparesEverySoManySteps) {
+TEST(ReplicaCheck, F12ComparesEverySoManySteps) {
   ReducerParts parts;
-  WeightCheck check(parts.state, 2);
+  ReplicaCheck check(parts.state, 2);
   check.verdict();
   EXPECT_THAT(parts.communicator.calls, IsEmpty());
   parts.state.step.number = 1;
@@ -19,9 +19,9 @@ TEST(WeightCheck, F12ComparesEverySoManySteps) {
   EXPECT_EQ(parts.communicator.calls.size(), 1U);
 }
 
-TEST(WeightCheck, F12WeightsThatDifferAreNamedWithTheirRanks) {
+TEST(ReplicaCheck, F12WeightsThatDifferAreNamedWithTheirRanks) {
   ReducerParts parts(3);
-  WeightCheck check(parts.state, 1);
+  ReplicaCheck check(parts.state, 1);
   parts.communicator.others = [](std::string const& /*call*/, TensorView const& out) {
     ++out.as<std::int64_t>()[3 + 1];  // rank 1's second parameter
   };
@@ -29,7 +29,7 @@ TEST(WeightCheck, F12WeightsThatDifferAreNamedWithTheirRanks) {
               AllOf(HasSubstr("parameter 1 \"p1\" on rank 1"), HasSubstr("do not have the same weights")));
 }
 
-TEST(WeightCheck, F12OneFlippedBitChangesAHash) {
+TEST(ReplicaCheck, F12OneFlippedBitChangesAHash) {
   for (int bit = 0; bit < 32; ++bit) {
     EXPECT_NE(hash_of(0x3f800000U, 5), hash_of(0x3f800000U ^ (1U << bit), 5)) << "bit " << bit;
   }
