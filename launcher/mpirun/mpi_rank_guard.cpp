@@ -18,7 +18,7 @@
 #include <sstream>
 #include <thread>
 
-#include "bootstrap/server/hosted_control.hpp"
+#include "bootstrap/server/rendezvous.hpp"
 #include "core/parse_number.hpp"
 #include "core/record.hpp"
 #include "core/system/pidfd.hpp"

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "bootstrap/server/control_server.hpp"
-#include "bootstrap/server/hosted_control.hpp"
+#include "bootstrap/server/rendezvous.hpp"
 #include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/options/options.hpp"

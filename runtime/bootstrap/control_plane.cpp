@@ -4,7 +4,7 @@
 
 #include "bootstrap/in_process/control.hpp"
 #include "bootstrap/mpi/control.hpp"
-#include "bootstrap/server/hosted_control.hpp"
+#include "bootstrap/server/rendezvous.hpp"
 #include "core/system/absolute_path.hpp"
 #include "core/system/own_process.hpp"
 #include "core/system/replace_file.hpp"

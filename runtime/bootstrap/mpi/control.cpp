@@ -6,7 +6,7 @@
 
 #include "bootstrap/failure_json.hpp"
 #include "bootstrap/mpi/mpi.hpp"
-#include "bootstrap/server/hosted_control.hpp"
+#include "bootstrap/server/rendezvous.hpp"
 #include "core/hash.hpp"
 #include "core/system/host_identity.hpp"
 #include "ddp/bootstrap/mpi.hpp"
