@@ -101,6 +101,9 @@ void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point 
       break;  // the end of its process tells whether that matters
     case Kind::ended:
       break;  // see ended()
+    case Kind::late:
+    case Kind::rebuilt:
+      break;
     case Kind::error:
       outcome.error = ReportedError{event.failure};
       note_stopped();

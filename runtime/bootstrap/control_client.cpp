@@ -25,13 +25,16 @@ std::string_view name_of(wire::Type request) {
       return "get";
     case wire::Type::collect:
       return "gather";
+    case wire::Type::rebuild:
+      return "rebuild";
     default:
       return "all_gather";
   }
 }
 
 bool concerns_the_group(ErrorCode code) {
-  return code == ErrorCode::timeout || code == ErrorCode::peer_lost || code == ErrorCode::mismatch;
+  return code == ErrorCode::timeout || code == ErrorCode::peer_lost || code == ErrorCode::mismatch ||
+         code == ErrorCode::aborted;
 }
 
 }  // namespace
@@ -72,6 +75,23 @@ std::vector<std::string> ControlClient::gathered(Request const& request, std::si
                                           outcome.values.size(), " values, expected ", values));
   }
   return std::move(outcome.values);
+}
+
+Membership ControlClient::rebuild(std::string_view value, Deadline deadline) {
+  Outcome outcome = checked({wire::Type::rebuild, "ddp/rebuild", value, {}}, deadline);
+  Membership membership;
+  if (!outcome.values.empty()) {
+    wire::Reader reader(outcome.values.front());
+    membership.number = static_cast<int>(reader.u32());
+    membership.ranks = wire::decode_group(reader, size_);
+    membership.values.assign(outcome.values.begin() + 1, outcome.values.end());
+  }
+  if (membership.ranks.empty() || membership.values.size() != membership.ranks.size()) {
+    throw Error(ErrorCode::protocol, text("rebuild: the answer holds ", membership.values.size(),
+                                          " values of ", membership.ranks.size(), " ranks"));
+  }
+  begin_membership();
+  return membership;
 }
 
 std::vector<std::string> ControlClient::waits_of(std::span<Rank const> ranks) noexcept {

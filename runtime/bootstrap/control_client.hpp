@@ -29,6 +29,7 @@ class ControlClient : public ControlPlane {
                                                     std::span<Rank const> group, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> gather(std::string_view name, std::string_view value,
                                                 std::span<Rank const> group, Deadline deadline) final;
+  [[nodiscard]] Membership rebuild(std::string_view value, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept final;
   /// Without a launcher that watches the rank, only logs the failure.
   void report_error(Failure const& failure) noexcept override { log_failure(failure); }
@@ -38,7 +39,7 @@ class ControlClient : public ControlPlane {
  protected:
   /// One call on its way. The views live as long as the call.
   struct Request {
-    wire::Type type;  // put, get, gather, collect or waits
+    wire::Type type;  // put, get, gather, collect, rebuild or waits
     std::string_view key;
     std::string_view value;
     std::span<Rank const> group;

@@ -53,6 +53,10 @@ std::vector<std::string> ControlPlane::gather(std::string_view name, std::string
   return values;
 }
 
+Membership ControlPlane::rebuild(std::string_view /*value*/, Deadline /*deadline*/) {
+  throw Error(ErrorCode::unsupported, "rebuild(): the ranks of this control plane cannot go on after a loss");
+}
+
 void ControlPlane::notify(std::span<Rank const> /*to*/, std::string_view /*name*/,
                           std::string_view /*bytes*/) {
   throw Error(ErrorCode::unsupported, "this control plane passes on no notices (listen() returns null)");

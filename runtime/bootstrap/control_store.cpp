@@ -130,6 +130,7 @@ ControlStore::Answers ControlStore::put(Ticket ticket, std::string_view key, std
 
 ControlStore::Answers ControlStore::get(Ticket ticket, std::string_view key) {
   if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
+  if (auto revoked = refuse_old_membership()) return one_failure(ticket, std::move(*revoked));
   if (auto const found = values_.find(key); found != values_.end()) {
     return {{ticket, std::nullopt, {found->second}}};
   }
@@ -150,6 +151,7 @@ ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view n
   for (Failure const& lost : lost_) {
     if (std::ranges::find(group, lost.ranks.front()) != group.end()) return one_failure(ticket, lost);
   }
+  if (auto revoked = refuse_old_membership()) return one_failure(ticket, std::move(*revoked));
 
   auto const [first, last] = gathers_.equal_range(name);
   auto const gather = std::find_if(first, last, [&](auto const& entry) {
@@ -226,6 +228,7 @@ ControlStore::Answers ControlStore::waits(Ticket ticket, std::span<Rank const> r
     for (auto const& [key, waiter] : gets_) {
       if (waiter.rank == rank) found = key;
     }
+    if (rebuilding_.contains(rank)) found = "ddp/rebuild";
     for (auto const& [name, gather] : gathers_) {
       auto const is_it = [rank](Gather::Part const& part) {
         return part.ticket && part.ticket->rank == rank;
@@ -251,6 +254,8 @@ std::optional<ControlStore::Answers> ControlStore::handle(Rank rank, wire::Frame
       return all_gather(ticket, frame.key, group, std::string(reader.rest()),
                         frame.type == wire::Type::collect);
     }
+    case wire::Type::rebuild:
+      return rebuild(ticket, std::move(frame.value));
     case wire::Type::withdraw:
       return withdraw(ticket);
     case wire::Type::waits: {
@@ -277,14 +282,12 @@ ControlStore::Answers ControlStore::lose(Failure const& lost) {
   }
   if (lost.manner != Failure::Manner::left) {
     if (!first_death_) first_death_ = lost_.size() - 1;
-    for (auto const& [key, ticket] : gets_) {
-      --waiting_[ticket.rank.index()];
-      answers.push_back({ticket, lost, {}});
-    }
-    gets_.clear();
+    fail_gets(lost, answers);
+    stop_rebuilding(rank, lost, answers);
   } else {
     fail_waits_of(rank, has_left_already(rank), answers);
   }
+  rebuild_if_all_came(answers);
   return answers;
 }
 
@@ -347,6 +350,15 @@ void ControlStore::fail_waits_of(Rank rank, Failure const& failure, Answers& ans
     }
     gather = gather->second.present == 0 ? erase(gather) : std::next(gather);
   }
+  stop_rebuilding(rank, failure, answers);
+}
+
+void ControlStore::fail_gets(Failure const& failure, Answers& answers) {
+  for (auto const& [key, ticket] : gets_) {
+    --waiting_[ticket.rank.index()];
+    answers.push_back({ticket, failure, {}});
+  }
+  gets_.clear();
 }
 
 }  // namespace ddp

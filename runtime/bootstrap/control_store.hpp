@@ -46,6 +46,7 @@ class ControlStore {
     std::size_t keys = std::size_t{1} << 16;
     std::size_t stored_bytes = (1_GiB).value;  ///< keys and values that were put or wait in a gather
     std::size_t waiting_per_rank = 1024;
+    int min_ranks = 0;  ///< with fewer that live there is no rebuild(); 0: there is never one
   };
 
   explicit ControlStore(int size) : ControlStore(size, Limits{}) {}
@@ -58,9 +59,17 @@ class ControlStore {
   /// `for_first`: as for this ticket, only the first rank of the group is told the values.
   [[nodiscard]] Answers all_gather(Ticket ticket, std::string_view name, std::span<Rank const> group,
                                    std::string value, bool for_first = false);
+  /// As ControlPlane::rebuild().
+  [[nodiscard]] Answers rebuild(Ticket ticket, std::string value);
   /// The asker's deadline passed: answers ErrorCode::timeout that tells who is missing. No answer when the
-  /// request has been answered already.
+  /// request has been answered already. A rebuild() is not withdrawn: lose() whom it awaits.
   [[nodiscard]] Answers withdraw(Ticket ticket);
+  /// The living ranks for which this rebuild() waits; none for any other ticket.
+  [[nodiscard]] std::vector<Rank> awaited_by(Ticket ticket) const;
+  /// How many rebuilds are complete.
+  [[nodiscard]] int membership() const noexcept { return membership_; }
+  /// The ranks that are not in lost(), ascending.
+  [[nodiscard]] std::vector<Rank> living() const;
   /// Answers for each of `ranks` the name or the key that it waits for; "" for none.
   [[nodiscard]] Answers waits(Ticket ticket, std::span<Rank const> ranks) const;
   /// Carries out a rank's frame, and may move its value away. nullopt for a frame of another type. Throws
@@ -96,6 +105,8 @@ class ControlStore {
   using Gets = std::multimap<std::string, Ticket, std::less<>>;
 
   [[nodiscard]] std::optional<Failure> refuse(Ticket ticket) const;
+  [[nodiscard]] std::optional<Failure> refuse_rebuild(Rank rank) const;
+  [[nodiscard]] std::optional<Failure> refuse_old_membership() const;
   [[nodiscard]] std::optional<Failure> refuse_storage(Rank rank, std::size_t bytes) const;
   void add_part(Gather& gather, Ticket ticket, std::string value, bool for_first);
   void remove_part(Gather& gather, Gather::Part& part);
@@ -103,6 +114,10 @@ class ControlStore {
   Gathers::iterator fail(Gathers::iterator gather, Failure const& failure, Answers& answers);
   Gathers::iterator complete(Gathers::iterator gather, Answers& answers);
   void fail_waits_of(Rank rank, Failure const& failure, Answers& answers);
+  void fail_gets(Failure const& failure, Answers& answers);
+  void end_old_membership(Answers& answers);
+  void stop_rebuilding(Rank rank, Failure const& failure, Answers& answers);
+  void rebuild_if_all_came(Answers& answers);
 
   Limits limits_;
   std::vector<std::size_t> waiting_;  ///< requests of each rank that have no answer yet
@@ -111,7 +126,9 @@ class ControlStore {
   Gets gets_;
   Gathers gathers_;
   std::vector<Failure> lost_;
-  std::optional<std::size_t> first_death_;  ///< index into lost_
+  std::optional<std::size_t> first_death_;  ///< of this membership: index into lost_
+  int membership_ = 0;
+  std::map<Rank, Gather::Part> rebuilding_;  ///< who has asked for the next membership
 };
 
 /// What `rank` asked for is not allowed.
@@ -122,6 +139,9 @@ class ControlStore {
 /// The failure of a rank that has left in order; its own later calls get it too.
 [[nodiscard]] Failure has_left(Rank rank);
 [[nodiscard]] Failure has_left_already(Rank rank);
+
+/// The failure of a rank that did not come to a rebuild in time.
+[[nodiscard]] Failure missed_rebuild(Rank rank);
 
 /// Why `group` cannot be gathered by `caller` in a job of `size` ranks; empty when it can.
 [[nodiscard]] std::string why_no_group(std::span<Rank const> group, Rank caller, int size);

@@ -22,6 +22,13 @@
 
 namespace DDP_EXPORT ddp {
 
+/// The ranks of a job that take part together: all of them at first, and after each rebuild those that live.
+struct Membership {
+  int number = 0;                     ///< 0 at first, one more with each rebuild
+  std::vector<Rank> ranks{};          ///< as the control plane numbers them, ascending
+  std::vector<std::string> values{};  ///< what each of them gave to rebuild()
+};
+
 /// The control plane of one job. Every method may be called from any thread.
 ///
 /// Values are bytes of at most kMaxValue, keys at most kMaxKey. Not for gradients: each call is a round trip
@@ -62,6 +69,15 @@ class ControlPlane {
   /// hear n values, not n². Unless a derived class knows better, an all_gather().
   [[nodiscard]] virtual std::vector<std::string> gather(std::string_view name, std::string_view value,
                                                         std::span<Rank const> group, Deadline deadline);
+
+  /// Ends the present membership and begins the next one: collective over the ranks that live. From the first
+  /// call on every get() and all_gather() of the old membership fails, on every rank. Returns the same on
+  /// every rank when all that live have called it. A rank that dies meanwhile is left out. So is one that has
+  /// not come by `deadline`: it is in lost() from then on, and ddp-launch ends its process. Deaths before the
+  /// return fail no get() behind it. Throws Error(unsupported) where the job ends with its first lost rank, as
+  /// it does unless ddp-launch --survive started it, and Error(invalid_state) where fewer ranks live than
+  /// --min-ranks says. For World::rebuild().
+  [[nodiscard]] virtual Membership rebuild(std::string_view value, Deadline deadline);
 
   /// For each of `ranks`, the name of the all_gather() or the key of the get() in which it waits; "" if it
   /// waits in neither. Error messages about a late rank use it to say what that rank does instead. Returns an
@@ -114,8 +130,13 @@ class ControlPlane {
 
   /// Reports failure_of(error) with report_error(). Call it before a group of ranks is aborted because of
   /// `error`, so that the first report of a job is about the first cause. Only the first call in a process
-  /// counts, since later failures follow from the first. Any thread.
+  /// counts (in a membership, where there are several), since later failures follow from the first. Any
+  /// thread.
   void report_failure(std::exception const& error) noexcept;
+
+ protected:
+  /// The next membership has begun: its first failure is reported again.
+  void begin_membership() noexcept { failure_reported_ = false; }
 
  private:
   std::atomic<bool> failure_reported_{false};

@@ -46,7 +46,9 @@ ControlClient::Outcome InProcessControl::ask(Request const& request, Deadline de
   wire::Frame frame = request.frame(waiter.number());
   job_->apply([&](ControlStore& store) { return *store.handle(rank(), frame); });
   if (!waiter.wait(PausingDeadline(deadline))) {
-    job_->apply([&](ControlStore& store) { return store.withdraw({rank(), waiter.number()}); });
+    ControlStore::Ticket const ticket{rank(), waiter.number()};
+    for (Rank const late : job_->awaited_by(ticket)) job_->declare_lost(missed_rebuild(late));
+    job_->apply([&](ControlStore& store) { return store.withdraw(ticket); });
   }
   ControlStore::Answer answer = waiter.take();
   Outcome outcome{std::move(answer.failure), {}};

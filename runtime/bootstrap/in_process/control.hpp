@@ -19,7 +19,9 @@ namespace ddp {
 /// What the control planes of one in-process job share. For tests: lose a rank by hand.
 class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
  public:
-  explicit InProcessJob(int size) : store_(size), notices_(static_cast<std::size_t>(size)) {}
+  /// `min_ranks`: ControlStore::Limits::min_ranks.
+  explicit InProcessJob(int size, int min_ranks = 0)
+      : store_(size, {.min_ranks = min_ranks}), notices_(static_cast<std::size_t>(size)) {}
 
   [[nodiscard]] int size() const noexcept { return store_.size(); }
   /// One control plane for each rank; they keep the job alive.
@@ -37,6 +39,11 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
       auto const request = answer.to.number;
       pending_.answer(request, std::move(answer));
     }
+  }
+
+  [[nodiscard]] std::vector<Rank> awaited_by(ControlStore::Ticket ticket) {
+    std::lock_guard const lock(mutex_);
+    return store_.awaited_by(ticket);
   }
 
   std::mutex mutex_;  ///< of store_; goes before that of pending_

@@ -36,7 +36,7 @@ ControlServer::Options with_a_path(ControlServer::Options options) {
 
 ControlServer::ControlServer(Options options, FileDescriptor network)
     : options_(with_a_path(std::move(options))),
-      store_(options_.size),
+      store_(options_.size, {.min_ranks = options_.min_ranks}),
       listener_(unix_socket::listen(options_.path)),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),

@@ -33,12 +33,21 @@ class ControlServer {
     std::chrono::milliseconds frame_deadline{5000};  ///< a started frame must be complete by then
     int generation = 0;                              ///< ranks of another one are refused (RankInfo)
     std::string secret = {};                         ///< what ranks of other hosts must say first
+    int min_ranks = 0;  ///< ControlStore::Limits::min_ranks: the fewest that may rebuild(), 0 for never
     bool of_rank_0 = false;  ///< in its process: when it leaves, `network` is free for its next World
   };
   /// What a rank did.
   struct Event {
     /// What happened.
-    enum class Kind { joined, left, disconnected, error, ended };
+    enum class Kind {
+      joined,
+      left,
+      disconnected,
+      error,
+      ended,
+      late,    ///< it did not come to a rebuild() in time, and counts as lost: its process is to be ended
+      rebuilt  ///< all that live have come to a rebuild(), `rank` first
+    };
     Kind kind;            ///< what happened
     Rank rank;            ///< whose event it is
     pid_t pid = 0;        ///< of the peer, from the socket's credentials; 0 over TCP
@@ -46,6 +55,7 @@ class ControlServer {
     std::string host{};   ///< the host's name, as the rank says
     Failure failure{};    ///< of `error` and `disconnected`
     std::string words{};  ///< of `ended`: what the guard of its process says
+    Membership membership{};  ///< of `rebuilt`, without values
   };
 
   /// Listens. `network`: listens for ranks of other hosts, or empty. Throws Error(io), and
@@ -87,6 +97,7 @@ class ControlServer {
   [[nodiscard]] std::string why_not(wire::Join const& join, pid_t pid) const;
   void hear_end(std::uint64_t id, RankConnection& connection, wire::Frame const& frame);
   void deliver(ControlStore::Answers const& answers);
+  void lose_awaited_by(ControlStore::Ticket ticket);
   void break_overdue();
   void sweep();
   void set_timer();
@@ -109,6 +120,7 @@ class ControlServer {
   std::optional<Clock::time_point> alarm_;
   std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
   std::map<std::uint64_t, Rank> guards_;           ///< that wait, by connection: whose they are
+  int membership_ = 0;                             ///< the last that the owner was told of
   std::vector<Event> events_;
 };
 

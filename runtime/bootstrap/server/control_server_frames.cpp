@@ -32,6 +32,7 @@ void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::F
     return frame.type == Type::ended ? hear_end(id, connection, frame) : join(id, connection, frame);
   }
   Rank const rank = *connection.rank();
+  if (frame.type == Type::withdraw) lose_awaited_by({rank, frame.request});
   if (auto const answers = store_.handle(rank, frame)) {
     bool const fails =
         std::ranges::any_of(*answers, [](auto const& answer) { return answer.failure.has_value(); });
@@ -171,7 +172,20 @@ void ControlServer::let_guards_go(std::optional<Rank> rank) {
   set_timer();
 }
 
+void ControlServer::lose_awaited_by(ControlStore::Ticket ticket) {
+  for (Rank const late : store_.awaited_by(ticket)) {
+    events_.push_back(Event{.kind = Event::Kind::late, .rank = late});
+    declare_lost(missed_rebuild(late));
+  }
+}
+
 void ControlServer::deliver(ControlStore::Answers const& answers) {
+  if (membership_ != store_.membership()) {
+    membership_ = store_.membership();
+    events_.push_back(Event{.kind = Event::Kind::rebuilt,
+                            .rank = store_.living().front(),
+                            .membership = {membership_, store_.living()}});
+  }
   for (ControlStore::Answer const& answer : answers) {
     auto const of_rank = of_rank_.find(answer.to.rank);
     if (of_rank == of_rank_.end()) continue;

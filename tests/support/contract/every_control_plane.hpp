@@ -25,9 +25,10 @@ class EveryControlPlane : public ::testing::TestWithParam<ControlPlaneKind> {
   }
 
  protected:
-  static std::unique_ptr<ControlJob> job(int size) {
-    if (GetParam() == ControlPlaneKind::in_process) return std::make_unique<InProcessControlJob>(size);
-    return std::make_unique<LaunchedControlJob>(size);
+  static std::unique_ptr<ControlJob> job(int size, int min_ranks = 0) {
+    if (GetParam() == ControlPlaneKind::in_process)
+      return std::make_unique<InProcessControlJob>(size, min_ranks);
+    return std::make_unique<LaunchedControlJob>(size, min_ranks);
   }
 };
 

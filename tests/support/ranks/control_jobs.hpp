@@ -140,7 +140,8 @@ class ControlJob {
 
 class InProcessControlJob final : public ControlJob {
  public:
-  explicit InProcessControlJob(int size) : job_(std::make_shared<InProcessJob>(size)) {
+  explicit InProcessControlJob(int size, int min_ranks = 0)
+      : job_(std::make_shared<InProcessJob>(size, min_ranks)) {
     planes = job_->control_planes();
   }
   void declare_lost(Failure lost) override { job_->declare_lost(lost); }
@@ -151,7 +152,8 @@ class InProcessControlJob final : public ControlJob {
 
 class LaunchedControlJob final : public ControlJob {
  public:
-  explicit LaunchedControlJob(int size) : server(ControlServer::Options{.size = size}) {
+  explicit LaunchedControlJob(int size, int min_ranks = 0)
+      : server(ControlServer::Options{.size = size, .min_ranks = min_ranks}) {
     for (int r = 0; r < size; ++r) {
       planes.push_back(
           connect_control_plane(launched(server.path(), r, size), Deadline::after(std::chrono::seconds(10))));

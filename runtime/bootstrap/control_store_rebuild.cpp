@@ -1,0 +1,114 @@
+// From one membership to the next.
+#include <algorithm>
+#include <utility>
+
+#include "bootstrap/control_store.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+Failure missed_rebuild(Rank rank) {
+  return {.code = ErrorCode::peer_lost,
+          .manner = Failure::Manner::silent,
+          .ranks = {rank},
+          .detail = text("rank ", rank, " did not come to rebuild() by the deadline of the others")};
+}
+
+std::vector<Rank> ControlStore::living() const {
+  std::vector<Rank> ranks;
+  for (Rank const rank : all_ranks(size())) {
+    if (find_lost(rank) == nullptr) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// A rank that has left in order has done its work: it is not lost.
+std::optional<Failure> ControlStore::refuse_rebuild(Rank rank) const {
+  if (limits_.min_ranks == 0) {
+    return refusal(rank, ErrorCode::unsupported,
+                   "this job ends with its first lost rank: to go on, start it with ddp-launch --survive");
+  }
+  auto const died = std::ranges::count_if(
+      lost_, [](Failure const& lost) { return lost.manner != Failure::Manner::left; });
+  auto const left = size() - static_cast<int>(died);
+  if (left >= limits_.min_ranks) return std::nullopt;
+  return refusal(rank, ErrorCode::invalid_state,
+                 text(left, " of ", size(), left == 1 ? " ranks is left" : " ranks are left",
+                      ", and --min-ranks is ", limits_.min_ranks));
+}
+
+// Whoever asks anything else while others rebuild has not noticed yet that the old membership has ended.
+std::optional<Failure> ControlStore::refuse_old_membership() const {
+  if (rebuilding_.empty()) return std::nullopt;
+  if (first_death_) return lost_[*first_death_];
+  Rank const first = rebuilding_.begin()->first;
+  return Failure{.code = ErrorCode::aborted,
+                 .ranks = {first},
+                 .detail = text("rank ", first, " has given up, and calls World::rebuild()")};
+}
+
+void ControlStore::end_old_membership(Answers& answers) {
+  Failure const ended = *refuse_old_membership();
+  for (auto gather = gathers_.begin(); gather != gathers_.end();) gather = fail(gather, ended, answers);
+  fail_gets(ended, answers);
+}
+
+ControlStore::Answers ControlStore::rebuild(Ticket ticket, std::string value) {
+  auto refused = refuse(ticket);
+  if (!refused) refused = refuse_rebuild(ticket.rank);
+  if (!refused && rebuilding_.contains(ticket.rank)) {
+    refused = refusal(ticket.rank, ErrorCode::invalid_state,
+                      text("rank ", ticket.rank, " is in this call already, in another thread"));
+  }
+  if (!refused) refused = refuse_storage(ticket.rank, value.size());
+  if (refused) return {{ticket, std::move(refused), {}}};
+  stored_bytes_ += value.size();
+  ++waiting_[ticket.rank.index()];
+  bool const first = rebuilding_.empty();
+  rebuilding_[ticket.rank] = {ticket, std::make_shared<std::string const>(std::move(value))};
+  Answers answers;
+  if (first) end_old_membership(answers);
+  rebuild_if_all_came(answers);
+  return answers;
+}
+
+std::vector<Rank> ControlStore::awaited_by(Ticket ticket) const {
+  auto const mine = rebuilding_.find(ticket.rank);
+  if (mine == rebuilding_.end() || mine->second.ticket != ticket) return {};
+  std::vector<Rank> ranks = living();
+  std::erase_if(ranks, [this](Rank rank) { return rebuilding_.contains(rank); });
+  return ranks;
+}
+
+void ControlStore::stop_rebuilding(Rank rank, Failure const& failure, Answers& answers) {
+  auto const part = rebuilding_.find(rank);
+  if (part == rebuilding_.end()) return;
+  answers.push_back({*part->second.ticket, failure, {}});
+  --waiting_[rank.index()];
+  stored_bytes_ -= part->second.value->size();
+  rebuilding_.erase(part);
+}
+
+void ControlStore::rebuild_if_all_came(Answers& answers) {
+  if (rebuilding_.empty()) return;
+  if (auto const refused = refuse_rebuild(rebuilding_.begin()->first)) {
+    while (!rebuilding_.empty()) stop_rebuilding(rebuilding_.begin()->first, *refused, answers);
+    return;
+  }
+  std::vector<Rank> const ranks = living();
+  if (rebuilding_.size() != ranks.size()) return;
+  ++membership_;
+  first_death_.reset();
+  std::string head;
+  wire::append_u32(head, static_cast<std::uint32_t>(membership_));
+  std::vector<Value> values{std::make_shared<std::string const>(head + wire::encode_group(ranks))};
+  for (auto const& [rank, part] : rebuilding_) values.push_back(part.value);
+  for (auto const& [rank, part] : rebuilding_) {
+    answers.push_back({*part.ticket, std::nullopt, values});
+    --waiting_[rank.index()];
+    stored_bytes_ -= part.value->size();
+  }
+  rebuilding_.clear();
+}
+
+}  // namespace ddp
