@@ -52,6 +52,7 @@
 #include "ddp/parallel/autograd_support.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "ddp/parallel/distributed_sampler.hpp"
+#include "ddp/parallel/replicated.hpp"
 #include "ddp/parallel/step_graph.hpp"
 #include "ddp/parallel/stop_signal.hpp"
 #include "ddp/parallel/world.hpp"

@@ -28,8 +28,8 @@ std::optional<Failure> ControlStore::refuse_rebuild(Rank rank) const {
     return refusal(rank, ErrorCode::unsupported,
                    "this job ends with its first lost rank: to go on, start it with ddp-launch --survive");
   }
-  auto const died = std::ranges::count_if(
-      lost_, [](Failure const& lost) { return lost.manner != Failure::Manner::left; });
+  auto const died =
+      std::ranges::count_if(lost_, [](Failure const& lost) { return lost.manner != Failure::Manner::left; });
   auto const left = size() - static_cast<int>(died);
   if (left >= limits_.min_ranks) return std::nullopt;
   return refusal(rank, ErrorCode::invalid_state,

@@ -82,6 +82,7 @@ class Checkpoint::Impl {
   [[nodiscard]] std::string const& newest() const noexcept { return newest_; }
 
   std::optional<RestoredCheckpoint> restore() {
+    require_same_membership();
     require(!writer_, "Checkpoint::restore: a checkpoint is being written; wait() for it first");
     tidying_.reset();
     // Rank 0 chooses, so that all ranks read the same one.
@@ -117,6 +118,7 @@ class Checkpoint::Impl {
   }
 
   void save(TrainingPosition const& position) {
+    require_same_membership();
     wait();
     CheckpointName const name{next_number_, position.step};
     CheckpointTask task{group_, path_, name, position, options_.keep, folder_, {}, {}};
@@ -150,6 +152,13 @@ class Checkpoint::Impl {
   }
 
  private:
+  // The ranks of group_ are those of the World when this was made, as is the one that has the folder.
+  void require_same_membership() const {
+    if (world_.membership() == membership_) return;
+    throw Error(ErrorCode::invalid_state,
+                "this Checkpoint was made before World::rebuild(): destroy it, and make another one");
+  }
+
   // The same tensors on every rank, compared as DistributedDataParallel compares parameters.
   void check_model(CheckpointTensors const& tensors) {
     std::vector<Parameter> parameters;
@@ -223,6 +232,7 @@ class Checkpoint::Impl {
   }
 
   World world_;
+  int const membership_ = world_.membership();
   std::filesystem::path path_;
   Options options_;
   CheckpointGroup group_;

@@ -90,6 +90,12 @@ class Reducer {
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return state_.parameters; }
   /// The gradient of parameter `index`, wherever it lives.
   [[nodiscard]] TensorView gradient(std::size_t index) const;
+  /// What has a pointer to this object, and so keeps a World from being rebuilt: `why`, a literal.
+  void cannot_be_rebuilt(char const* why) noexcept { why_not_rebuilt_ = why; }
+  /// Why another Reducer, of fewer ranks, cannot go on in this one's place between steps, or after a failed
+  /// one; empty if it can.
+  [[nodiscard]] std::string why_not_rebuilt() const;
+
   /// The plan in use; a new one after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept { return state_.buckets.plan(); }
   [[nodiscard]] std::uint64_t steps() const;
@@ -162,6 +168,7 @@ class Reducer {
   bool updated_in_recording_ = false;    // update_slices() was
   StepRecorder recorder_;
   int no_sync_depth_ = 0;
+  char const* why_not_rebuilt_ = "";
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 

@@ -74,8 +74,8 @@ class ControlPlane {
   /// call on every get() and all_gather() of the old membership fails, on every rank. Returns the same on
   /// every rank when all that live have called it. A rank that dies meanwhile is left out. So is one that has
   /// not come by `deadline`: it is in lost() from then on, and ddp-launch ends its process. Deaths before the
-  /// return fail no get() behind it. Throws Error(unsupported) where the job ends with its first lost rank, as
-  /// it does unless ddp-launch --survive started it, and Error(invalid_state) where fewer ranks live than
+  /// return fail no get() behind it. Throws Error(unsupported) where the job ends with its first lost rank,
+  /// as it does unless ddp-launch --survive started it, and Error(invalid_state) where fewer ranks live than
   /// --min-ranks says. For World::rebuild().
   [[nodiscard]] virtual Membership rebuild(std::string_view value, Deadline deadline);
 

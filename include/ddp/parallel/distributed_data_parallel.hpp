@@ -24,7 +24,8 @@
 #include "ddp/reducer/step_statistics.hpp"
 
 namespace ddp {
-class Reducer;         // which does all this
+class Reducer;  // which does all this
+class StatisticsReport;
 struct ReducerAccess;  // of the runtime
 }  // namespace ddp
 
@@ -222,7 +223,7 @@ class DistributedDataParallel {
   [[nodiscard]] std::span<NamedTensor const> buffers() const noexcept;
   /// As given to the constructor and to rebind_value().
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;
-  /// Synchronised steps that are done.
+  /// Synchronised steps that are done, since this object was made.
   [[nodiscard]] std::uint64_t steps() const;
   /// Which gradients share a bucket: another plan after the first step, unless Options::rebuild_buckets is
   /// off.
@@ -235,10 +236,11 @@ class DistributedDataParallel {
   friend class AutogradSupport;
   friend class StepGraph;
   friend struct ReducerAccess;
+  struct DDP_HIDDEN Parts;
   struct DDP_HIDDEN Engine;
   void report_progress();
-  void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,
-             std::vector<Parameter> parameters, Options const& options);
+  [[nodiscard]] std::unique_ptr<StatisticsReport> report_of(std::string const& name) const;
+  void build(Parts& parts, std::string const& name, std::vector<Parameter> parameters, bool gives_values);
   std::unique_ptr<Engine> engine_;
   Reducer* reducer_ = nullptr;  // in *engine_
 };

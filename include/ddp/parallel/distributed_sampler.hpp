@@ -3,11 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "ddp/core/export.hpp"
 #include "ddp/parallel/world.hpp"
+
+namespace ddp {
+struct WorldPlace;  // of the runtime
+}  // namespace ddp
 
 namespace DDP_EXPORT ddp {
 
@@ -40,7 +45,9 @@ struct DistributedSamplerOptions {
 /// Distributes a data set over the ranks. Every rank makes it with the same arguments; nothing is sent.
 ///
 /// The order of samples is a permutation that depends on (seed, epoch) only, not on the number of ranks. Step
-/// k takes its k-th section (the global batch), and each rank a contiguous part of that section.
+/// k takes its k-th section (the global batch), and each rank a contiguous part of that section. So it
+/// follows World::rebuild(): after resume_at() the rest of the epoch is divided among the ranks that are
+/// left.
 class DistributedSampler {
  public:
   using Options = DistributedSamplerOptions;  ///< What order samples come in.
@@ -65,9 +72,9 @@ class DistributedSampler {
   [[nodiscard]] std::vector<Batch> global_batches(std::size_t batch);
 
  private:
+  DistributedSampler(std::size_t dataset_size, std::shared_ptr<WorldPlace const> place, Options options);
   std::size_t dataset_size_;
-  Rank rank_;
-  int size_;
+  std::shared_ptr<WorldPlace const> place_;
   Options options_;
   std::uint64_t epoch_ = 0;
   std::size_t position_ = 0;

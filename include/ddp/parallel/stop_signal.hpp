@@ -41,6 +41,7 @@ class StopSignal {
   std::string name_;
   std::vector<Installed> installed_;
   std::optional<int> agreed_;
+  int membership_ = 0;            // of the World, at the last call
   std::uint64_t step_ = 0;        // calls
   std::uint64_t next_check_ = 1;  // the call at which ranks tell each other
   std::uint64_t interval_ = 1;

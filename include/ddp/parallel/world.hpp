@@ -17,7 +17,14 @@
 #include "ddp/device/stream.hpp"
 #include "ddp/observe/chrome_trace.hpp"
 
+namespace ddp {
+struct WorldState;  // of the runtime, as is the next
+struct WorldAccess;
+}  // namespace ddp
+
 namespace DDP_EXPORT ddp {
+
+class Replicated;
 
 /// Settings of World::init(); the environment may override them.
 struct WorldOptions {
@@ -75,10 +82,10 @@ class World {
   /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
   [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions const& options = {});
 
-  [[nodiscard]] Rank rank() const noexcept;             ///< This rank.
+  [[nodiscard]] Rank rank() const noexcept;             ///< This rank, from 0 to size() - 1.
   [[nodiscard]] int size() const noexcept;              ///< Ranks of this World.
-  [[nodiscard]] LocalRank local_rank() const noexcept;  ///< Among the processes of this host.
-  [[nodiscard]] int local_size() const noexcept;        ///< Processes of this host.
+  [[nodiscard]] LocalRank local_rank() const noexcept;  ///< Among the processes started on this host.
+  [[nodiscard]] int local_size() const noexcept;        ///< Processes started on this host.
   /// The device that this rank computes on: cuda:LOCAL_RANK where GPUs are visible (the one GPU, if only one
   /// is), otherwise cpu. It is the current device of the thread that called init().
   [[nodiscard]] Device device() const noexcept;
@@ -114,6 +121,29 @@ class World {
   /// A World of some of the ranks. Collective over this one; null for ranks that are not in `ranks`.
   [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks);
 
+  /// Goes on without lost ranks, in the same processes: call it where a CommError is caught, on every rank.
+  /// Only under ddp-launch --survive, and for now between CPU ranks of one host.
+  ///
+  /// It ends this World's communicators on every rank, waits for all ranks that live, for at most
+  /// WorldOptions::timeout, and makes new communicators. Whoever dies meanwhile, also while it goes on, or
+  /// does not come, is left out; ddp-launch ends a process that did not come. Then the model, its buffers and
+  /// `state` get, on every rank, the values of the rank that has done most steps (of the lowest of several).
+  /// The World's DistributedDataParallel goes on with the same parameters: gradients are bound anew, and what
+  /// the broken step or micro-steps have added up is gone. DistributedSampler and StopSignal follow too; a
+  /// Checkpoint is to be made anew. References that communicator() returned before end.
+  ///
+  /// The new ranks are 0 to size() - 1 in the order of the old ones, since collectives, samplers and programs
+  /// count on that; members() says which ranks of the job they are, as ddp-launch and messages number them.
+  ///
+  /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. Throws
+  /// Error(unsupported) without ddp-launch --survive, on a GPU, and where something hangs on this World that
+  /// cannot follow: a sub-group, a second DistributedDataParallel, sharding, join(), a comm hook,
+  /// on_bucket_ready(), a StepGraph, a module of libtorch, a guard of no_sync(). Throws Error(invalid_state)
+  /// if fewer than --min-ranks are left.
+  void rebuild(CommError const& error, Replicated& state);
+  /// How often it was rebuilt: Membership::number.
+  [[nodiscard]] int membership() const noexcept;
+
   /// The timeline of this rank, for the program's own spans (SpanRecorder); null without WorldOptions::trace.
   /// The file is written when its last owner, the World included, is gone.
   [[nodiscard]] std::shared_ptr<ChromeTrace> const& trace() const noexcept;
@@ -127,14 +157,15 @@ class World {
   [[nodiscard]] CommunicatorOptions const& communicator_options() const noexcept;
   /// Zero for in_process().
   [[nodiscard]] StartTimes const& start_times() const noexcept;
-  /// The ranks of this group, numbered as the control plane does: 0 to size-1 unless it is a sub-group.
+  /// The ranks of this group, numbered as the control plane does: 0 to size-1 unless it is a sub-group, or
+  /// was rebuilt.
   [[nodiscard]] std::span<Rank const> members() const noexcept;
 
  private:
-  struct DDP_HIDDEN State;
-  explicit World(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  friend struct WorldAccess;
+  explicit World(std::shared_ptr<WorldState> state) : state_(std::move(state)) {}
   DDP_HIDDEN static World start(RankInfo info, Connect const& connect, WorldOptions options);
-  std::shared_ptr<State> state_;
+  std::shared_ptr<WorldState> state_;
 };
 
 }  // namespace ddp

@@ -33,7 +33,7 @@ class ControlServer {
     std::chrono::milliseconds frame_deadline{5000};  ///< a started frame must be complete by then
     int generation = 0;                              ///< ranks of another one are refused (RankInfo)
     std::string secret = {};                         ///< what ranks of other hosts must say first
-    int min_ranks = 0;  ///< ControlStore::Limits::min_ranks: the fewest that may rebuild(), 0 for never
+    int min_ranks = 0;       ///< ControlStore::Limits::min_ranks: the fewest that may rebuild(), 0 for never
     bool of_rank_0 = false;  ///< in its process: when it leaves, `network` is free for its next World
   };
   /// What a rank did.
@@ -48,13 +48,13 @@ class ControlServer {
       late,    ///< it did not come to a rebuild() in time, and counts as lost: its process is to be ended
       rebuilt  ///< all that live have come to a rebuild(), `rank` first
     };
-    Kind kind;            ///< what happened
-    Rank rank;            ///< whose event it is
-    pid_t pid = 0;        ///< of the peer, from the socket's credentials; 0 over TCP
-    int process = 0;      ///< its number on its host, as the rank says
-    std::string host{};   ///< the host's name, as the rank says
-    Failure failure{};    ///< of `error` and `disconnected`
-    std::string words{};  ///< of `ended`: what the guard of its process says
+    Kind kind;                ///< what happened
+    Rank rank;                ///< whose event it is
+    pid_t pid = 0;            ///< of the peer, from the socket's credentials; 0 over TCP
+    int process = 0;          ///< its number on its host, as the rank says
+    std::string host{};       ///< the host's name, as the rank says
+    Failure failure{};        ///< of `error` and `disconnected`
+    std::string words{};      ///< of `ended`: what the guard of its process says
     Membership membership{};  ///< of `rebuilt`, without values
   };
 

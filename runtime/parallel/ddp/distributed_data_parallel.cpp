@@ -12,6 +12,7 @@
 #include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 #include "parallel/ddp/statistics_report.hpp"
+#include "parallel/world/world_state.hpp"
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/coalesced_tensors.hpp"
 #include "reducer/placement_log.hpp"
@@ -104,91 +105,139 @@ void broadcast_values(ReducerLane const& lane, std::span<Parameter const> parame
 
 }  // namespace
 
-// Members are destroyed last to first: the reducer before its lanes, and these before the world.
-struct DistributedDataParallel::Engine {
-  explicit Engine(World here) : world(std::move(here)) {}
-  OwnProcess maker;
-  World world;
-  std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
+// What one membership of the World has. Members are destroyed last to first: the reducer before its lanes.
+struct DistributedDataParallel::Parts {
   std::vector<std::unique_ptr<Lane>> lanes;
   std::unique_ptr<MarkedBuffers> buffers;
   std::unique_ptr<StatisticsReport> statistics;  // with Options::statistics
   std::unique_ptr<Reducer> reducer;
 };
 
+// Destroyed last to first too.
+struct DistributedDataParallel::Engine final : WorldFollower {
+  Engine(DistributedDataParallel& made, World here) : owner(&made), world(std::move(here)) {}
+  Engine(Engine const&) = delete;
+  Engine& operator=(Engine const&) = delete;
+  ~Engine() override { std::erase(WorldAccess::state(world).followers, this); }
+
+  [[nodiscard]] std::string why_not_rebuilt() const override { return parts.reducer->why_not_rebuilt(); }
+  [[nodiscard]] std::uint64_t steps() const override { return steps_before + parts.reducer->steps(); }
+  [[nodiscard]] std::vector<TensorView> values() const override {
+    std::vector<TensorView> all;
+    for (Parameter const& parameter : parts.reducer->parameters()) all.push_back(parameter.value);
+    for (NamedTensor const& buffer : options.buffers) all.push_back(buffer.value);
+    return all;
+  }
+  void have_done(std::uint64_t steps) override { steps_before = steps - parts.reducer->steps(); }
+  void abort(std::string_view reason) noexcept override { parts.reducer->abandon_step(reason, true); }
+  void follow() override;
+
+  OwnProcess maker;
+  DistributedDataParallel* owner;  // which may be moved
+  World world;
+  Options options;
+  std::vector<Device> devices;                                     // of the lanes
+  std::uint64_t steps_before = 0;                                  // of reducers before this one; modulo 2^64
+  std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
+  Parts parts;
+};
+
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
                                                  Options options)
-    : engine_(std::make_unique<Engine>(std::move(world))) {
+    : engine_(std::make_unique<Engine>(*this, std::move(world))) {
   World& here = engine_->world;
   if (options.compute_stream == nullptr) options.compute_stream = &here.stream();
   Stream const& compute = *options.compute_stream;
   std::string const name = here.next_name();
-  std::vector<Rank> const members(here.members().begin(), here.members().end());
-  std::string const& folder = here.options().statistics;
   auto const check_here = [&] {
     check_parameters(parameters, GradientMemory::Options(options), options.sharding, options.buffers);
     require(compute.device() == here.device(), [&] {
       return text("DistributedDataParallel: expected a stream of ", here.device(), ", found one of ",
                   compute.device());
     });
-    if (options.statistics || !folder.empty()) {
-      Rank const me = members[here.rank().index()];
-      engine_->statistics = std::make_unique<StatisticsReport>(members, statistics_file(folder, me, name));
-    }
+    if (options.statistics || !here.options().statistics.empty()) engine_->parts.statistics = report_of(name);
     for (NamedTensor const& buffer : options.buffers)
       require_memory([&] { return text("buffer \"", buffer.name, "\""); }, buffer.value);
   };
-  std::vector<Device> const devices =
-      check_replicas(here.control(), name, members, here.device(), parameters, options.buffers, check_here,
-                     Deadline::after(here.options().timeout));
-  options.statistics = engine_->statistics != nullptr;  // DDP_STATISTICS asks for them too
-  try {
-    build(name, members, devices, std::move(parameters), options);
-  } catch (std::exception const& error) {
-    // The others may be waiting for this rank.
-    here.control().report_failure(error);
-    for (auto const& lane : engine_->lanes) lane->lane().communicator->abort(error.what());
-    throw;
-  }
+  engine_->devices = check_replicas(here.control(), name, here.members(), here.device(), parameters,
+                                    options.buffers, check_here, Deadline::after(here.options().timeout));
+  options.statistics = engine_->parts.statistics != nullptr;  // DDP_STATISTICS asks for them too
+  engine_->options = std::move(options);
+  build(engine_->parts, name, std::move(parameters), true);
+  reducer_ = engine_->parts.reducer.get();
+  WorldAccess::state(here).followers.push_back(engine_.get());
 }
 
-void DistributedDataParallel::build(std::string const& name, std::vector<Rank> const& members,
-                                    std::span<Device const> devices, std::vector<Parameter> parameters,
-                                    Options const& options) {
+std::unique_ptr<StatisticsReport> DistributedDataParallel::report_of(std::string const& name) const {
   World const& here = engine_->world;
+  std::vector<Rank> const members(here.members().begin(), here.members().end());
+  Rank const me = members[here.rank().index()];
+  return std::make_unique<StatisticsReport>(members, statistics_file(here.options().statistics, me, name));
+}
+
+void DistributedDataParallel::build(Parts& parts, std::string const& name, std::vector<Parameter> parameters,
+                                    bool gives_values) try {
+  World const& here = engine_->world;
+  Options const& options = engine_->options;
   std::vector<NamedTensor> const& buffers = options.buffers;
   Stream* const compute = options.compute_stream;
-  log_placements("", parameters, buffers);
+  if (gives_values) log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;
-  for (Device const device : devices) {
-    engine_->lanes.push_back(
+  for (Device const device : engine_->devices) {
+    parts.lanes.push_back(
         std::make_unique<Lane>(here, name, device, device == compute->device() ? compute : nullptr));
-    lanes.push_back(engine_->lanes.back()->lane());
-    broadcast_values(lanes.back(), parameters, buffers);
+    lanes.push_back(parts.lanes.back()->lane());
+    if (gives_values) broadcast_values(lanes.back(), parameters, buffers);
   }
-  engine_->reducer = std::make_unique<Reducer>(
-      ReducerRanks(name, here.shared_control(), members, here.options().timeout), lanes,
-      std::move(parameters), options, text("buffers ", to_string(options.buffer_sync)));
-  reducer_ = engine_->reducer.get();
-  if (engine_->statistics) {
-    reducer_->report_statistics([report = engine_->statistics.get()](std::vector<StepStatistics> steps) {
+  parts.reducer = std::make_unique<Reducer>(
+      ReducerRanks(name, here.shared_control(), {here.members().begin(), here.members().end()},
+                   here.options().timeout),
+      lanes, std::move(parameters), options, text("buffers ", to_string(options.buffer_sync)));
+  if (parts.statistics) {
+    parts.reducer->report_statistics([report = parts.statistics.get()](std::vector<StepStatistics> steps) {
       report->add(std::move(steps));
     });
   }
-  engine_->buffers = std::make_unique<MarkedBuffers>(buffers, options.buffer_sync, lanes);
+  parts.buffers = std::make_unique<MarkedBuffers>(buffers, options.buffer_sync, lanes);
+} catch (std::exception const& error) {
+  // The others may be waiting for this rank.
+  engine_->world.control().report_failure(error);
+  for (auto const& lane : parts.lanes) lane->lane().communicator->abort(error.what());
+  throw;
 }
 
-void DistributedDataParallel::mark_buffer_dirty(std::size_t index) { engine_->buffers->mark(index); }
+// The old parts stay until the new ones are complete: if a rank is lost meanwhile, this object must still
+// know its parameters, and say that it cannot be used.
+void DistributedDataParallel::Engine::follow() {
+  std::uint64_t const done = steps();
+  std::string const name = world.next_name();
+  Parts next;
+  if (parts.statistics) next.statistics = owner->report_of(name);
+  auto const parameters = parts.reducer->parameters();
+  owner->build(next, name, {parameters.begin(), parameters.end()}, false);
+  std::swap(parts, next);
+  steps_before = done;
+  owner->reducer_ = parts.reducer.get();
+  owner->zero_gradients();  // in the program's memory they are what the broken step has left
+}
 
-void DistributedDataParallel::mark_buffers_dirty() { engine_->buffers->mark_all(); }
+void DistributedDataParallel::mark_buffer_dirty(std::size_t index) { engine_->parts.buffers->mark(index); }
+
+void DistributedDataParallel::mark_buffers_dirty() { engine_->parts.buffers->mark_all(); }
 
 void DistributedDataParallel::sync_buffers() {
-  reducer_->between_steps("sync_buffers()",
-                          [this](auto lanes) { engine_->buffers->send(lanes, reducer_->is_recording()); });
+  reducer_->between_steps("sync_buffers()", [this](auto lanes) {
+    engine_->parts.buffers->send(lanes, reducer_->is_recording());
+  });
 }
 
 std::span<NamedTensor const> DistributedDataParallel::buffers() const noexcept {
-  return engine_->buffers->buffers();
+  return engine_->parts.buffers->buffers();
+}
+
+void DistributedDataParallel::compute_on(Stream& stream) {
+  reducer_->compute_on(stream);
+  if (stream.device() == engine_->world.device()) engine_->options.compute_stream = &stream;
 }
 
 void DistributedDataParallel::synchronize() {
@@ -208,7 +257,7 @@ void DistributedDataParallel::join(std::function<void()> const& update,
 }
 
 std::optional<StepStatistics> DistributedDataParallel::statistics() const {
-  if (engine_->statistics) return engine_->statistics->newest();
+  if (engine_->parts.statistics) return engine_->parts.statistics->newest();
   throw Error(
       ErrorCode::invalid_state,
       "statistics(): steps are not measured; set Options::statistics on every rank, or DDP_STATISTICS to a "
@@ -217,27 +266,32 @@ std::optional<StepStatistics> DistributedDataParallel::statistics() const {
 
 // To the launcher once a second at most; without memory of its own, since steps allocate nothing.
 void DistributedDataParallel::report_progress() {
-  std::uint64_t const steps = reducer_->steps();
+  std::uint64_t const steps = this->steps();
   if (steps == 0) return;
   flight_recorder().say_steps(steps);
   auto const now = std::chrono::steady_clock::now().time_since_epoch();
   if (now < engine_->next_report.load()) return;
   engine_->next_report = now + kBetweenReports;
   Progress progress{steps};
-  if (engine_->statistics) {
-    progress.pace = engine_->statistics->take_pace();
-    engine_->statistics->flush();
+  if (engine_->parts.statistics) {
+    progress.pace = engine_->parts.statistics->take_pace();
+    engine_->parts.statistics->flush();
   }
   engine_->world.control().report_progress(progress);
 }
 
+std::uint64_t DistributedDataParallel::steps() const { return engine_->steps(); }
+
 DistributedDataParallel::~DistributedDataParallel() { leave_to_maker(engine_); }
 DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&& other) noexcept
-    : engine_(std::move(other.engine_)), reducer_(std::exchange(other.reducer_, nullptr)) {}
+    : engine_(std::move(other.engine_)), reducer_(std::exchange(other.reducer_, nullptr)) {
+  if (engine_) engine_->owner = this;
+}
 
 DistributedDataParallel& DistributedDataParallel::operator=(DistributedDataParallel&& other) noexcept {
   reducer_ = std::exchange(other.reducer_, nullptr);
   engine_ = std::move(other.engine_);
+  if (engine_) engine_->owner = this;
   return *this;
 }
 

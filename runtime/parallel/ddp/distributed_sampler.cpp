@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "ddp/core/text.hpp"
+#include "parallel/world/world_state.hpp"
 
 namespace ddp {
 namespace {
@@ -39,13 +41,18 @@ void check_batch(std::size_t batch) {
 }  // namespace
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, World const& world, Options options)
-    : DistributedSampler(dataset_size, world.rank(), world.size(), options) {}
+    : DistributedSampler(dataset_size, WorldAccess::state(world).place, options) {}
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, Rank rank, int size, Options options)
-    : dataset_size_(dataset_size), rank_(rank), size_(size), options_(options) {
+    : DistributedSampler(dataset_size, std::make_shared<WorldPlace const>(WorldPlace{rank, size}), options) {}
+
+DistributedSampler::DistributedSampler(std::size_t dataset_size, std::shared_ptr<WorldPlace const> place,
+                                       Options options)
+    : dataset_size_(dataset_size), place_(std::move(place)), options_(options) {
   require(dataset_size > 0, "DistributedSampler: the data set is empty");
-  require(size > 0 && rank.value() >= 0 && rank.value() < size,
-          text("DistributedSampler: rank ", rank, " of ", size, " ranks"));
+  int const rank = place_->rank.value();
+  require(rank >= 0 && rank < place_->size,
+          text("DistributedSampler: rank ", rank, " of ", place_->size, " ranks"));
   set_epoch(0);
 }
 
@@ -69,7 +76,7 @@ void DistributedSampler::resume_at(std::size_t samples_seen) {
 
 std::vector<Batch> DistributedSampler::batches(std::size_t batch) {
   check_batch(batch);
-  auto const ranks = static_cast<std::size_t>(size_);
+  auto const ranks = static_cast<std::size_t>(place_->size);
   require(batch <= SIZE_MAX / ranks,
           [&] { return text("DistributedSampler: a batch of ", batch, " samples"); });
   std::size_t const global = batch * ranks;
@@ -78,16 +85,17 @@ std::vector<Batch> DistributedSampler::batches(std::size_t batch) {
   std::vector<Batch> steps;
   std::size_t at = position_;
   for (; global <= dataset_size_ - at; at += global) {
-    steps.push_back({order.subspan(at + rank_.index() * batch, batch), batch, first_step + steps.size()});
+    steps.push_back(
+        {order.subspan(at + place_->rank.index() * batch, batch), batch, first_step + steps.size()});
   }
   if (at == dataset_size_ || options_.tail == Options::Tail::drop) return steps;
   // The last run, filled up from the epoch's start. This rank's part of it stands in padding_.
   std::vector<std::size_t>& last = padding_.emplace_back();
   for (std::size_t i = 0; i < batch; ++i) {
-    last.push_back(order_[(at + rank_.index() * batch + i) % dataset_size_]);
+    last.push_back(order_[(at + place_->rank.index() * batch + i) % dataset_size_]);
   }
   std::size_t const left = dataset_size_ - at;
-  std::size_t const mine = left - std::min(left, rank_.index() * batch);
+  std::size_t const mine = left - std::min(left, place_->rank.index() * batch);
   steps.push_back({last, std::min(mine, batch), first_step + steps.size()});
   return steps;
 }
@@ -95,15 +103,15 @@ std::vector<Batch> DistributedSampler::batches(std::size_t batch) {
 std::vector<Batch> DistributedSampler::global_batches(std::size_t batch) {
   check_batch(batch);
   std::span<std::size_t const> const order(order_);
-  auto const ranks = static_cast<std::size_t>(size_);
+  auto const ranks = static_cast<std::size_t>(place_->size);
   std::vector<Batch> steps;
   std::size_t const first_step = position_ / batch;
   std::size_t length = 0;
   for (std::size_t at = position_; at < dataset_size_; at += length) {
     length = std::min(batch, dataset_size_ - at);
     if (length < batch && options_.tail == Options::Tail::drop) break;
-    std::size_t const begin = length * rank_.index() / ranks;
-    std::size_t const end = length * (rank_.index() + 1) / ranks;
+    std::size_t const begin = length * place_->rank.index() / ranks;
+    std::size_t const end = length * (place_->rank.index() + 1) / ranks;
     steps.push_back({order.subspan(at + begin, end - begin), end - begin, first_step + steps.size()});
   }
   return steps;

@@ -15,7 +15,6 @@ void DDP::gradient_ready(std::size_t index, Tensor source) {
 void DDP::no_gradient(std::size_t index) { reducer_->no_gradient(index); }
 void DDP::abandon_step(std::string_view reason) noexcept { reducer_->abandon_step(reason); }
 bool DDP::in_step() const noexcept { return reducer_->in_step(); }
-void DDP::compute_on(Stream& stream) { reducer_->compute_on(stream); }
 void DDP::set_weight(double weight) { reducer_->set_weight(weight); }
 void DDP::set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
 void DDP::on_bucket_ready(BucketReady update) { reducer_->on_bucket_ready(std::move(update)); }
@@ -32,11 +31,12 @@ TensorView DDP::found_nonfinite() const { return reducer_->found_nonfinite(); }
 std::vector<NonfiniteGradient> DDP::nonfinite_gradients() { return reducer_->nonfinite_gradients(); }
 void DDP::rebind_value(std::size_t index, TensorView const& value) { reducer_->rebind_value(index, value); }
 std::span<Parameter const> DDP::parameters() const noexcept { return reducer_->parameters(); }
-std::uint64_t DDP::steps() const { return reducer_->steps(); }
 BucketPlan const& DDP::plan() const noexcept { return reducer_->plan(); }
 std::size_t DDP::messages() const { return reducer_->messages(); }
 
-AutogradSupport::AutogradSupport(DistributedDataParallel& ddp) noexcept : reducer_(ddp.reducer_) {}
+AutogradSupport::AutogradSupport(DistributedDataParallel& ddp) noexcept : reducer_(ddp.reducer_) {
+  reducer_->cannot_be_rebuilt("an adapter such as ddp::libtorch cannot follow its World yet");
+}
 void AutogradSupport::no_gradient(std::size_t index, Tensor kept) {
   reducer_->no_gradient(index, std::move(kept));
 }

@@ -12,6 +12,7 @@ namespace ddp {
 StepGraph::StepGraph(DistributedDataParallel& ddp, std::function<void()> step, Options options)
     : ddp_(ddp), step_(std::move(step)), options_(std::move(options)), warm_up_(options_.warm_up) {
   require(step_ != nullptr, "StepGraph: expected a function that does one step, found none");
+  reducer_of(ddp_).cannot_be_rebuilt("a StepGraph cannot follow its World yet");
   require(warm_up_ >= 1, [&] { return text("StepGraph: expected warm_up of at least 1, found ", warm_up_); });
 }
 

@@ -44,6 +44,12 @@ StopSignal::~StopSignal() {
 }
 
 std::optional<int> StopSignal::after_step() {
+  if (membership_ != world_.membership()) {  // ranks may have been a step apart: all look at once
+    membership_ = world_.membership();
+    agreed_.reset();
+    interval_ = 1;
+    next_check_ = 0;
+  }
   if (agreed_ || ++step_ < next_check_) return agreed_;
   // Every rank says what it got, and how many steps it would make in the time between two checks.
   std::chrono::duration<double> const taken = std::chrono::steady_clock::now() - last_check_;

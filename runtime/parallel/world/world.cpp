@@ -1,14 +1,12 @@
 #include "ddp/parallel/world.hpp"
 
 #include <cstdlib>
-#include <exception>
 #include <utility>
 
 #include "comm/communicator_backend.hpp"
 #include "comm/tracing_communicator.hpp"
 #include "core/parse_number.hpp"
 #include "core/system/absolute_path.hpp"
-#include "core/system/own_process.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -26,6 +24,7 @@
 #include "device/registry/misspelt_variables.hpp"
 #include "observe/flight_recorder.hpp"
 #include "parallel/world/terminate_report.hpp"
+#include "parallel/world/world_state.hpp"
 
 namespace ddp {
 namespace {
@@ -172,37 +171,8 @@ std::string describe(StartTimes const& times) {
 
 }  // namespace
 
-// The state that all copies of a World share.
-struct World::State {
-  State() = default;
-  State(State const&) = delete;
-  State& operator=(State const&) = delete;
-  ~State();
-  [[nodiscard]] static std::shared_ptr<State> make() { return {new State, DeleteOwn{}}; }
-
-  RankInfo info;
-  WorldOptions options;
-  CommunicatorOptions communicator_options;  ///< without backend and comm_sms, of `device` only
-  StartTimes start_times;
-  std::shared_ptr<State> parent;  ///< of a sub-group
-  std::string name;               ///< prefix of control-plane keys, unique among living groups
-  std::vector<Rank> members;      ///< ranks of the whole job
-  Rank rank;                      ///< in this group
-  Device device;
-  std::shared_ptr<ControlPlane> control;
-  std::shared_ptr<ChromeTrace> trace;                              ///< null: not traced
-  std::shared_ptr<SmPartition const> partition;                    ///< null: WorldOptions::comm_sms is 0
-  std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
-  std::unique_ptr<Communicator> communicator;
-  int next_object = 0;
-  int exceptions_at_start = std::uncaught_exceptions();
-
-  [[nodiscard]] SmPartition const* partition_of(Device asked) const noexcept {
-    return partition && partition->device() == asked ? partition.get() : nullptr;
-  }
-};
-
-World::State::~State() {
+WorldState::~WorldState() {
+  if (parent) --parent->subgroups;
   bool const failed = std::uncaught_exceptions() > exceptions_at_start;
   bool const is_last_word = failed || !parent;  // a program may go on without a sub-group that failed
   if (is_last_word && control && communicator) report_failure(*control, *communicator, failed);
@@ -210,6 +180,14 @@ World::State::~State() {
   communicator.reset();
   // A sub-group's parent leaves later, and a failed rank's exit must count as a failure.
   if (!parent && !failed && control) control->leave();
+}
+
+std::unique_ptr<Communicator> WorldState::connect(std::string const& prefix,
+                                                  std::vector<Rank> const& ranks) const {
+  CommunicatorOptions own = communicator_options;
+  own.backend = options.backend;
+  if (partition) own.comm_sms = partition->communication_sms();
+  return TracingCommunicator::wrap(make_communicator(control, prefix, ranks, device, own), trace);
 }
 
 World World::init(WorldOptions options) {
@@ -232,7 +210,7 @@ World World::over(Connect const& connect, WorldOptions options) {
 World World::start(RankInfo info, Connect const& connect, WorldOptions options) {
   warn_of_misspelt_variables();
   options = read_environment([&] { return with_environment(options); });
-  auto state = State::make();
+  auto state = WorldState::make();
   state->options = options;
   Lap lap;
   state->control = connect(Deadline::after(options.init_timeout));
@@ -256,17 +234,12 @@ World World::start(RankInfo info, Connect const& connect, WorldOptions options) 
   if (!state->stream) state->stream = make_compute_stream(state->device);
   state->start_times.device = lap.take();
   state->name = "ddp";
-  state->members = state->control->everyone();
-  state->rank = info.rank;
+  state->take_members(state->control->everyone(), info.rank);
   state->trace = make_trace(options, info.rank, state->device);
   state->communicator_options = timeouts_of(options, "DDP_TIMEOUT");
-  CommunicatorOptions own = state->communicator_options;
-  own.backend = options.backend;
-  if (state->partition) own.comm_sms = state->partition->communication_sms();
-  auto const make = [&] { return make_communicator(state->control, state->device, own); };
+  auto const make = [&] { return state->connect(state->name, state->members); };
   bool const by_environment = std::getenv("DDP_BACKEND") != nullptr;
-  state->communicator =
-      TracingCommunicator::wrap(by_environment ? read_environment(make) : make(), state->trace);
+  state->communicator = by_environment ? read_environment(make) : make();
   backend_of(*state->communicator).record_as("world");
   state->start_times.communicator = lap.take();
   log(LogLevel::info,
@@ -285,7 +258,7 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
   std::vector<World> worlds;
   for (int r = 0; r < size; ++r) {
     auto const index = static_cast<std::size_t>(r);
-    auto state = State::make();
+    auto state = WorldState::make();
     state->info.rank = Rank{r};
     state->info.local_rank = LocalRank{r};
     state->info.size = state->info.local_size = size;
@@ -293,18 +266,18 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
     state->communicator_options = timeouts;
     state->control = control[index];
     state->name = "ddp";
-    state->members = control[index]->everyone();
-    state->rank = Rank{r};
+    state->take_members(control[index]->everyone(), Rank{r});
     if (auto own = own_stream(options, state->device)) state->stream = std::move(own);
-    state->trace = make_trace(options, state->rank, state->device);
+    state->trace = make_trace(options, Rank{r}, state->device);
     state->communicator = TracingCommunicator::wrap(std::move(communicators[index]), state->trace);
     worlds.push_back(World(std::move(state)));
   }
   return worlds;
 }
 
-Rank World::rank() const noexcept { return state_->rank; }
-int World::size() const noexcept { return static_cast<int>(state_->members.size()); }
+Rank World::rank() const noexcept { return state_->place->rank; }
+int World::size() const noexcept { return state_->place->size; }
+int World::membership() const noexcept { return state_->membership; }
 LocalRank World::local_rank() const noexcept { return state_->info.local_rank; }
 int World::local_size() const noexcept { return state_->info.local_size; }
 Device World::device() const noexcept { return state_->device; }
@@ -369,7 +342,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) {
   if (!ranks.empty()) name += text(ranks.front());  // of several groups that are made at once
   auto communicator = state_->communicator->split(ranks, name);
   if (!communicator) return std::nullopt;
-  auto state = State::make();
+  auto state = WorldState::make();
   state->info = state_->info;
   state->options = state_->options;
   state->communicator_options = state_->communicator_options;
@@ -379,9 +352,12 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) {
   state->control = state_->control;
   state->trace = state_->trace;
   state->parent = state_;
-  for (Rank const rank : ranks) state->members.push_back(state_->members[rank.index()]);
+  ++state_->subgroups;
+  std::vector<Rank> members;
+  for (Rank const rank : ranks) members.push_back(state_->members[rank.index()]);
+  state->take_members(std::move(members), communicator->rank());
+  state->membership = state_->membership;
   state->name = std::move(name);
-  state->rank = communicator->rank();
   state->communicator = std::move(communicator);
   return World(std::move(state));
 }

@@ -1,0 +1,51 @@
+// What all ranks hold alike, beside the model.
+#pragma once
+
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "ddp/core/export.hpp"
+#include "ddp/core/tensor.hpp"
+#include "ddp/parallel/world.hpp"
+#include "ddp/reducer/parameter.hpp"
+
+namespace DDP_EXPORT ddp {
+
+/// The rest of what the next step depends on: the optimizer's state, how far the training is.
+/// World::rebuild() gives it to ranks that are behind, together with the model.
+///
+///     ddp::Replicated state(world, {optimizer.state(), &position});
+///
+/// The program changes it and the model between the same two collectives: what a rank has when a collective
+/// fails is then that of a whole number of steps.
+class Replicated {
+ public:
+  /// One piece of it, in memory that must outlive the Replicated.
+  class Part {
+   public:
+    Part(std::vector<NamedTensor> tensors) : tensors_(std::move(tensors)) {}  ///< As optimizers tell theirs.
+    Part(TensorView const& tensor) : tensors_{{"", tensor, {}}} {}            ///< One tensor.
+    /// A value of the host's that is copied bit by bit.
+    template <class T>
+    requires std::is_trivially_copyable_v<T> Part(T* value)
+        : Part(TensorView{value, Shape{sizeof(T)}, DType::u8, Device{}}) {}
+
+   private:
+    friend class Replicated;
+    std::vector<NamedTensor> tensors_;
+  };
+
+  /// Collective: throws CommError(mismatch) on every rank, with the first difference, if names, shapes or
+  /// dtypes differ. Values are neither compared nor sent. Warns of what World::rebuild() would refuse, since
+  /// one would like to know that before a rank is lost: so make it last.
+  Replicated(World const& world, std::vector<Part> const& parts);
+
+  [[nodiscard]] std::span<TensorView const> tensors() const noexcept { return tensors_; }  ///< All of them.
+
+ private:
+  std::vector<TensorView> tensors_;
+};
+
+}  // namespace ddp

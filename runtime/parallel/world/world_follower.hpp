@@ -1,0 +1,32 @@
+// What hangs on a World and is made anew when the World is rebuilt.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+
+namespace ddp {
+
+/// A DistributedDataParallel, as World::rebuild() sees it.
+class WorldFollower {
+ public:
+  virtual ~WorldFollower() = default;
+
+  /// Why it cannot follow; empty if it can.
+  [[nodiscard]] virtual std::string why_not_rebuilt() const = 0;
+  /// Steps that are done: the rank that is ahead gives its values to the others.
+  [[nodiscard]] virtual std::uint64_t steps() const = 0;
+  /// What all ranks have alike, in the same order on each.
+  [[nodiscard]] virtual std::vector<TensorView> values() const = 0;
+  /// values() are those of a rank that has done so many steps.
+  virtual void have_done(std::uint64_t steps) = 0;
+  /// Makes every rank's operations fail, now and later. Nothing of it runs any more when this returns.
+  virtual void abort(std::string_view reason) noexcept = 0;
+  /// Collective over the World's new members: goes on with them. If it throws, what it had stays, aborted.
+  virtual void follow() = 0;
+};
+
+}  // namespace ddp

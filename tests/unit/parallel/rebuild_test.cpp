@@ -1,0 +1,335 @@
+// World::rebuild() with ranks that are threads (R26).
+#include <gmock/gmock.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/in_process/control.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/ddp.hpp"
+#include "parallel/world/world_state.hpp"
+#include "support/errors.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
+#include "support/ranks/lost_rank.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Thrown by a rank that dies.
+struct Dies {};
+
+/// Ranks that may go on as long as `min_ranks` are left.
+class SurvivingRanks {
+ public:
+  explicit SurvivingRanks(int size, int min_ranks = 1)
+      : job_(std::make_shared<InProcessJob>(size, min_ranks)), planes_(job_->control_planes()) {}
+
+  void run(std::function<void(World& world)> const& body,
+           std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+    run_ranks(job_->size(), [&](int r) {
+      World world =
+          World::over([&](Deadline) { return planes_[static_cast<std::size_t>(r)]; }, {.timeout = timeout});
+      try {
+        body(world);
+      } catch (Dies const&) {
+      }
+    });
+  }
+  /// As if the process were killed.
+  [[noreturn]] void die(World const& world) {
+    job_->declare_lost(killed(world.members()[world.rank().index()].value(), 9));
+    throw Dies();
+  }
+
+ private:
+  std::shared_ptr<InProcessJob> job_;
+  std::vector<std::shared_ptr<ControlPlane>> planes_;
+};
+
+/// What a collective throws when a rank is lost.
+CommError loss_of(World const& world) {
+  return error_of<CommError>([&] { static_cast<void>(world.all_reduce_scalar(1)); });
+}
+
+/// One value, on a rank that has done so many steps.
+struct Follower : WorldFollower {
+  Follower(World const& of, std::uint64_t done) : world(of), steps_done(done) {
+    WorldAccess::state(world).followers.push_back(this);
+  }
+  ~Follower() override { WorldAccess::state(world).followers.clear(); }
+  [[nodiscard]] std::string why_not_rebuilt() const override { return {}; }
+  [[nodiscard]] std::uint64_t steps() const override { return steps_done; }
+  [[nodiscard]] std::vector<TensorView> values() const override {
+    if (on_values) on_values();
+    return {view_of(std::span<double>(const_cast<double*>(&value), 1))};
+  }
+  void have_done(std::uint64_t steps) override { steps_done = steps; }
+  void abort(std::string_view /*reason*/) noexcept override { ++aborts; }
+  void follow() override {
+    ++follows;
+    if (on_follow) on_follow();
+    static_cast<void>(world.all_reduce_scalar(1));
+  }
+
+  World world;
+  double value = 0;
+  std::uint64_t steps_done;
+  std::function<void()> on_values;
+  std::function<void()> on_follow;
+  int aborts = 0;
+  int follows = 0;
+};
+
+TEST(WorldRebuild, R26TheOthersGoOnWithNewNumbersAndTheSameModel) {
+  SurvivingRanks ranks(4);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    ToyModel model({300, 7}, old);
+    DistributedDataParallel ddp(world, model.parameters());
+    int position = 0;
+    Replicated alike(world, {&position});
+    DistributedSampler sampler(12, world, {.shuffle = false});
+    auto const step = [&] {
+      model.clear_gradients();
+      model.fill_gradients(world.rank().value());
+      mark_all(ddp);
+      ddp.synchronize();
+      EXPECT_EQ(model.gradients[1][3], ToyModel::average_gradient(1, 3, world.size()));
+      ++position;
+    };
+    for (int i = 0; i < 3; ++i) step();
+    if (old == 1) ranks.die(world);
+    CommError const error = error_of<CommError>(step);
+    world.rebuild(error, alike);
+    EXPECT_EQ(world.membership(), 1);
+    EXPECT_EQ(world.size(), 3);
+    EXPECT_EQ(world.rank(), old == 0 ? 0 : old - 1);
+    EXPECT_THAT(world.members(), ElementsAre(Rank{0}, Rank{2}, Rank{3}));
+    EXPECT_EQ(ddp.steps(), 3U);
+    EXPECT_EQ(position, 3);
+    for (float const* gradient : model.gradients) EXPECT_EQ(gradient[0], 0.0F) << "of the broken step";
+    for (int i = 0; i < 3; ++i) step();
+    EXPECT_EQ(ddp.steps(), 6U);
+    sampler.resume_at(6);
+    EXPECT_THAT(sampler.batches(2).front().indices,
+                ElementsAre(6 + 2 * world.rank().index(), 7 + 2 * world.rank().index()));
+    world.barrier();
+  });
+}
+
+TEST(WorldRebuild, R26WhoIsAheadGivesItsValuesToTheOthers) {
+  SurvivingRanks ranks(3);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    Follower follower(world, old == 2 ? 8 : 7);
+    follower.value = 10 + old;
+    struct {
+      int epoch;
+      double sum;
+    } position{old, 0.5 * old};
+    std::array<float, 3> momentum;
+    momentum.fill(static_cast<float>(old));
+    Replicated alike(
+        world, {std::vector<NamedTensor>{{"momentum", view_of(std::span<float>(momentum)), {}}}, &position});
+    if (old == 0) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(follower.value, 12);
+    EXPECT_EQ(follower.steps_done, 8U);
+    EXPECT_EQ(position.epoch, 2);
+    EXPECT_EQ(position.sum, 1.0);
+    EXPECT_THAT(momentum, Each(2.0F));
+    EXPECT_GE(follower.aborts, 1);
+    EXPECT_EQ(follower.follows, 1);
+  });
+}
+
+// Rank 2 is ahead, and dies before the others have its values: these must have kept their own.
+TEST(WorldRebuild, R26WhoDiesWhileItGivesItsValuesChangesNoOthers) {
+  SurvivingRanks ranks(4);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    Follower follower(world, old == 2 ? 8 : 7);
+    follower.value = old == 2 ? 99 : 7;
+    follower.on_values = [&] {
+      if (old == 2) ranks.die(world);
+    };
+    Replicated alike(world, {});
+    if (old == 3) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(follower.value, 7);
+    EXPECT_EQ(follower.steps_done, 7U);
+    EXPECT_EQ(world.membership(), 2);
+    EXPECT_THAT(world.members(), ElementsAre(Rank{0}, Rank{1}));
+  });
+}
+
+TEST(WorldRebuild, R26WhoDiesAfterTheOthersHaveMetIsLeftOutToo) {
+  SurvivingRanks ranks(4);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    Follower follower(world, 7);
+    follower.on_follow = [&] {
+      if (old == 0) ranks.die(world);
+    };
+    Replicated alike(world, {});
+    if (old == 3) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    EXPECT_THAT(world.members(), ElementsAre(Rank{1}, Rank{2}));
+    EXPECT_EQ(world.all_reduce_scalar(1), 2);
+  });
+}
+
+// Memory of a process that has ended cannot be opened, which is noticed before the loss is known.
+TEST(WorldRebuild, R26AnErrorThatFollowsFromALossIsOne) {
+  SurvivingRanks ranks(4);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    Follower follower(world, 7);
+    follower.on_follow = [&] {
+      if (old == 0) {
+        std::this_thread::sleep_for(milliseconds(50));
+        ranks.die(world);
+      }
+      if (world.membership() == 1) throw Error(ErrorCode::io, "opening shared memory of process 4711");
+    };
+    Replicated alike(world, {});
+    if (old == 3) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    EXPECT_THAT(world.members(), ElementsAre(Rank{1}, Rank{2}));
+  });
+  SurvivingRanks others(2);
+  others.run([&](World& world) {
+    Follower follower(world, 7);
+    follower.on_follow = [] { throw Error(ErrorCode::io, "a disk is full"); };
+    Replicated alike(world, {});
+    CommError const aborted(ErrorCode::aborted, "given up");
+    EXPECT_THAT(error_of([&] { world.rebuild(aborted, alike); }).what(), HasSubstr("a disk is full"))
+        << "nobody is lost";
+  });
+}
+
+TEST(WorldRebuild, R26ManyTimesUntilOneIsLeft) {
+  SurvivingRanks ranks(6);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    ToyModel model({50}, old);
+    DistributedDataParallel ddp(world, model.parameters());
+    Replicated alike(world, {});
+    for (int victim = 0; victim < 5; ++victim) {
+      mark_all(ddp);
+      ddp.synchronize();
+      if (old == victim) ranks.die(world);
+      world.rebuild(loss_of(world), alike);
+      EXPECT_EQ(world.size(), 5 - victim);
+    }
+    EXPECT_EQ(world.communicator().backend(), "solo");
+    EXPECT_EQ(ddp.steps(), 5U);
+  });
+}
+
+TEST(WorldRebuild, R26NobodyNeedBeLost) {
+  SurvivingRanks ranks(3);
+  ranks.run(
+      [&](World& world) {
+        Replicated alike(world, {});
+        // Rank 0 is late for the others, and comes all the same.
+        if (world.rank() == 0) std::this_thread::sleep_for(milliseconds(1300));
+        world.rebuild(loss_of(world), alike);
+        EXPECT_EQ(world.size(), 3);
+      },
+      milliseconds(1000));
+}
+
+TEST(WorldRebuild, R26WhatIsNoLossIsThrownAgain) {
+  SurvivingRanks ranks(2);
+  ranks.run([&](World& world) {
+    Replicated alike(world, {});
+    CommError const error(ErrorCode::mismatch, "shapes differ");
+    EXPECT_EQ(error_of<CommError>([&] { world.rebuild(error, alike); }).code(), ErrorCode::mismatch);
+    EXPECT_EQ(world.all_reduce_scalar(1), 2) << "and nothing was done";
+  });
+}
+
+TEST(WorldRebuild, R26ReplicatedStateOfAnotherFormIsRefusedOnEveryRank) {
+  SurvivingRanks ranks(3);
+  ranks.run([&](World& world) {
+    std::array<float, 4> same{};
+    std::vector<double> other(world.rank() == 1 ? 3U : 2U);
+    CommError const error = error_of<CommError>([&] {
+      Replicated alike(world, {view_of(std::span<float>(same)), view_of(std::span<double>(other))});
+    });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_THAT(error.what(), HasSubstr("tensor 1 of rank 1 is f64[3] on cpu, of rank 0 f64[2] on cpu"));
+  });
+}
+
+TEST(WorldRebuild, R26WhatCannotFollowIsRefusedBeforeAnythingIsDone) {
+  SurvivingRanks ranks(2);
+  ranks.run([&](World& world) {
+    CommError const loss(ErrorCode::peer_lost, "lost");
+    Replicated alike(world, {});
+    auto const expect_refused = [&](char const* why) {
+      Error const error = error_of([&] { world.rebuild(loss, alike); });
+      EXPECT_EQ(error.code(), ErrorCode::unsupported);
+      EXPECT_THAT(error.what(), HasSubstr(why));
+      world.barrier();
+    };
+    {
+      auto both = world.subgroup(world.members());
+      expect_refused("a sub-group of this World cannot follow");
+      EXPECT_THAT(error_of([&] { both->rebuild(loss, alike); }).what(),
+                  HasSubstr("a sub-group cannot be rebuilt"));
+    }
+    ToyModel model({50});
+    {
+      DistributedDataParallel ddp(world, model.parameters());
+      {
+        auto const guard = ddp.no_sync();
+        expect_refused("a guard of no_sync() lives");
+      }
+      ddp.on_bucket_ready([](ReducedBucket const&) {});
+      expect_refused("on_bucket_ready()");
+      ddp.on_bucket_ready({});
+      ddp.set_comm_hook({"hook", [](GradientBucket const&) {}});
+      expect_refused("a comm hook");
+      ddp.set_comm_hook({});
+      ToyModel second({50});
+      DistributedDataParallel other(world, second.parameters());
+      expect_refused("only one DistributedDataParallel");
+    }
+    {
+      DistributedDataParallel ddp(world, model.parameters(),
+                                  {.uneven = DistributedDataParallelOptions::Uneven::divide_by_all});
+      expect_refused("join()");
+    }
+    DistributedDataParallel ddp(world, model.parameters());
+    StepGraph const graph(ddp, [] {});
+    expect_refused("a StepGraph cannot follow");
+  });
+}
+
+TEST(WorldRebuild, R26AlreadyAtTheStartOneIsWarnedOfWhatCannotFollow) {
+  SurvivingRanks ranks(2);
+  ::testing::internal::CaptureStderr();
+  ranks.run([&](World& world) {
+    ToyModel model({50});
+    DistributedDataParallel ddp(world, model.parameters());
+    StepGraph const graph(ddp, [] {});
+    Replicated alike(world, {});
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("this job could not go on without a lost rank: a StepGraph cannot follow"));
+}
+
+}  // namespace
+}  // namespace ddp::testing
