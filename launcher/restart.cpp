@@ -70,7 +70,8 @@ GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
     end.joined = end.joined || rank.joined;
     exec_failed = exec_failed || rank.exec_error != 0;
   }
-  end.failed = first_failure(job.ranks).has_value() && job.forwarded_signal == 0 && !exec_failed;
+  end.failed =
+      !survived(job) && first_failure(job.ranks).has_value() && job.forwarded_signal == 0 && !exec_failed;
   return end;
 }
 

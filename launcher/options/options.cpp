@@ -185,6 +185,11 @@ po::options_description described_options(Options& to) {
       "max-restarts", "N", 0, kMaxRestarts, to.max_restarts,
       "start the whole group again when it failed, at most N times; the program goes on from its "
       "last checkpoint. Gives up when two restarts in a row end before their first step (default: 0)");
+  watching.flag("survive", to.survive, true,
+                "when a rank is lost the others go on in their processes, if the program can "
+                "(World::rebuild()). CPU ranks of this host");
+  watching.count("min-ranks", "M", 1, kMaxRanks, to.min_ranks,
+                 "with --survive: as long as M ranks are left (default: 1); with fewer the job has failed");
   Section other("Other");
   other.flag("dry-run", to.dry_run, true,
              "print the plan (ranks, devices, cores, environment, command) and start nothing");
@@ -282,6 +287,10 @@ void judge_hosts(po::variables_map const& given, Options& options) {
                         " contradict each other: the local engine starts ranks on this host only"));
   }
   if (hosts != nullptr) options.engine = Engine::mpi;
+  if (options.survive && options.engine == Engine::mpi) {
+    refuse_options(text("--survive and --", hosts != nullptr ? hosts : "engine mpi",
+                        " contradict each other: mpirun ends every rank when one is lost"));
+  }
   if (standalone && options.engine == Engine::mpi) {
     refuse_options(text("--standalone and --", hosts != nullptr ? hosts : "engine mpi",
                         " contradict each other: --standalone is of this host alone"));
@@ -339,6 +348,9 @@ Options parse_options(std::span<std::string const> arguments) {
   refuse_both(given, "quiet", "only-rank", "--quiet shows nothing of the ranks");
   refuse_both(given, "hostfile", "host", "both name the hosts");
   refuse_both(given, "check", "list-devices", "--check lists the GPUs too");
+  if (given.count("min-ranks") > 0 && given.count("survive") == 0) {
+    refuse_options("--min-ranks is of --survive: without it no rank goes on when one is lost");
+  }
   for (char const* look : {"check", "list-devices"}) {
     refuse_both(given, look, "dry-run", "one looks at the machine, the other prints a job's plan");
   }

@@ -69,6 +69,8 @@ struct Options {
   std::chrono::milliseconds failure_grace{5000};
   std::chrono::milliseconds grace{30000};
   int max_restarts = 0;  ///< 0 … kMaxRestarts
+  bool survive = false;  ///< the others go on when a rank is lost
+  int min_ranks = 1;     ///< as long as so many are left; 1 … kMaxRanks
 
   bool dry_run = false;
   bool check = false;         ///< look at the machine, start nothing

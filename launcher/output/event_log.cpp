@@ -58,6 +58,7 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
   fields["joined"] = rank.joined;
   fields["left"] = rank.left;
   fields["killed_by_launcher"] = rank.killed_by_launcher;
+  if (rank.survived) fields["survived"] = true;
   if (rank.error) {
     fields["error"] = Json::parse(failure_json(rank.error->failure));
     fields["error"]["code"] = rank.error->code;
@@ -123,6 +124,7 @@ void EventLog::start(Plan const& plan) {
               {"command", plan.command},
               {"devices", std::move(devices)},
               {"max_restarts", plan.max_restarts}};
+  if (plan.min_ranks) fields["min_ranks"] = *plan.min_ranks;
   add_text(fields, "log_dir", plan.log_dir.value_or(""));
   write("start", {std::move(fields)});
 }
@@ -147,6 +149,12 @@ void EventLog::failure(RankOutcome const& rank, std::size_t size) {
   Json fields = facts_of(rank, size);
   fields["consequence"] = is_consequence(rank);
   write("failure", {std::move(fields)});
+}
+
+void EventLog::rebuild(Membership const& membership) {
+  Json ranks = Json::array();
+  for (Rank const rank : membership.ranks) ranks.push_back(rank.value());
+  write("rebuild", {Json{{"membership", membership.number}, {"ranks", std::move(ranks)}}});
 }
 
 void EventLog::restart(JobOutcome const& failed, int generation, std::chrono::milliseconds delay) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/system/file_descriptor.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/plan/plan.hpp"
 #include "launcher/report/report.hpp"
@@ -27,6 +28,8 @@ class EventLog {
   /// It reported its progress; see RankOutcome::progress.
   void step(RankOutcome const& rank);
   void failure(RankOutcome const& rank, std::size_t size);
+  /// The ranks that live go on as this membership.
+  void rebuild(Membership const& membership);
   /// `generation` is the next one, `failed` the outcome of the one before.
   void restart(JobOutcome const& failed, int generation, std::chrono::milliseconds delay);
   void end(JobOutcome const& job, std::string const& last_words);

@@ -19,11 +19,24 @@ std::string quoted(std::string const& word) {
   return result + "'";
 }
 
+void check_survival(Options const& options, std::span<PlannedRank const> ranks) {
+  if (!options.survive) return;
+  if (ranks.front().device.kind != DeviceKind::cpu) {
+    refuse_options(
+        "--survive: ranks with a GPU cannot go on without a lost one yet; --cpus N starts CPU ranks");
+  }
+  if (static_cast<std::size_t>(options.min_ranks) > ranks.size()) {
+    refuse_options(text("--min-ranks ", options.min_ranks, ": the job has ", ranks.size(),
+                        ranks.size() == 1 ? " rank" : " ranks"));
+  }
+}
+
 }  // namespace
 
 Plan make_plan(Options const& options, Machine const& machine, GpuChoice const& choice,
                std::string const& job_id, Lookup const& lookup) {
   auto ranks = lay_out_ranks(options, machine, choice);
+  check_survival(options, ranks);
   auto defaults = rank_defaults(ranks, machine.allowed_cores, lookup);
   Plan plan;
   plan.job_id = job_id;
@@ -36,6 +49,7 @@ Plan make_plan(Options const& options, Machine const& machine, GpuChoice const& 
   plan.allowed_cores = machine.allowed_cores;
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
   plan.max_restarts = options.max_restarts;
+  if (options.survive) plan.min_ranks = options.min_ranks;
   return plan;
 }
 

@@ -44,7 +44,8 @@ struct Plan {
   int taken_columns = 0;               ///< of a terminal's lines, by what stands in front of a rank's
   Variables window;                    ///< COLUMNS and LINES, where the user set none
   int max_restarts = 0;
-  int generation = 0;  ///< how often the group was restarted
+  std::optional<int> min_ranks;  ///< with --survive: the fewest that may go on
+  int generation = 0;            ///< how often the group was restarted
 
   [[nodiscard]] int world_size() const { return mpi_ranks.value_or(static_cast<int>(ranks.size())); }
 };
@@ -55,7 +56,7 @@ struct Plan {
 
 /// Makes a plan for ranks of this host, after choose_gpus(): lay_out_ranks() places ranks on those GPUs, and
 /// rank_defaults() gives their environment. `lookup`: the user's. Throws ExitError(64) as lay_out_ranks()
-/// does.
+/// does, and where these ranks cannot survive as the options say.
 [[nodiscard]] Plan make_plan(Options const& options, Machine const& machine, GpuChoice const& choice,
                              std::string const& job_id, Lookup const& lookup);
 

@@ -79,6 +79,10 @@ bool left_early(RankOutcome const& outcome, std::size_t size) {
   return exited_well(outcome) && size > 1 && outcome.joined && !outcome.left;
 }
 
+std::size_t ended_well(std::span<RankOutcome const> outcomes) {
+  return static_cast<std::size_t>(std::ranges::count_if(outcomes, exited_well));
+}
+
 bool failed(RankOutcome const& outcome) {
   return outcome.unheard || (outcome.ended && (outcome.signal != 0 || outcome.exit_code != 0));
 }
@@ -126,7 +130,8 @@ std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
 
 std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) {
   auto const counts = [&](RankOutcome const& rank) {
-    return failed(rank) && !rank.killed_by_launcher;  // if ddp-launch killed it, the cause is another
+    // If ddp-launch killed it, the cause is another.
+    return failed(rank) && !rank.killed_by_launcher && !rank.survived;
   };
   auto const earlier = [](RankOutcome const& one, RankOutcome const& other) {
     return one.first_trouble < other.first_trouble;
@@ -139,6 +144,7 @@ std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) 
   bool const told =
       std::ranges::any_of(outcomes, [](RankOutcome const& rank) { return rank.error.has_value(); });
   auto const is_unnoticed = [&](RankOutcome const& rank) {
+    if (rank.survived) return false;
     return (failure && left_with_an_error(rank)) || ((failure || told) && left_early(rank, outcomes.size()));
   };
   if (auto const unnoticed = first_of(outcomes, is_unnoticed, earlier)) return unnoticed;
@@ -161,6 +167,7 @@ std::string describe_end(RankOutcome const& outcome, std::size_t size) {
                 : outcome.killed_by_launcher ? "was killed by ddp-launch"
                                              : describe_end(after, size));
   }
+  if (outcome.late) return "was killed by ddp-launch, since it did not come to World::rebuild() in time";
   if (outcome.exec_error != 0) return text("could not be started: ", std::strerror(outcome.exec_error));
   if (outcome.unheard)
     return "has gone, and nothing tells how: its host cannot be reached, or its guard was killed";

@@ -55,6 +55,8 @@ struct RankOutcome {
   bool core_dumped = false;
   bool killed_by_launcher = false;  ///< as a consequence of what happened before
   bool without_mpirun = false;      ///< killed since mpirun, or its daemon on that host, had ended
+  bool late = false;                ///< killed since it did not come to the others' World::rebuild() in time
+  bool survived = false;            ///< it failed, or left early, and the others have gone on without it
   bool unheard = false;             ///< nothing tells how it has ended, though others failed because of it
   int exec_error = 0;               ///< errno, if the program could not be started
   std::optional<OomWatch> oom{};    ///< of a failed rank, where the kernel tells
@@ -67,6 +69,9 @@ struct RankOutcome {
   std::string out_problem = {};  ///< LogFile::problem(): why `out_file` has not all of it
   std::string err_problem = {};
 };
+
+/// How many have ended with 0.
+[[nodiscard]] std::size_t ended_well(std::span<RankOutcome const> outcomes);
 
 /// A signal, a code other than 0, or no word of its end.
 [[nodiscard]] bool failed(RankOutcome const& outcome);
@@ -86,9 +91,10 @@ struct RankOutcome {
 /// exit() destroys a World in a global object. That is no failure, unless others fail because of it.
 [[nodiscard]] bool left_with_an_error(RankOutcome const& outcome);
 
-/// The first of these that exists: the first failure that does not say that it follows from another; the
-/// first rank that left_with_an_error() or left_early(); the first failure; if nothing else failed, the first
-/// rank that ddp-launch killed because it was stopped. No other rank that ddp-launch itself has killed.
+/// The first of these that exists, of ranks without which the others have not gone on: the first failure that
+/// does not say that it follows from another; the first rank that left_with_an_error() or left_early(); the
+/// first failure; if nothing else failed, the first rank that ddp-launch killed because it was stopped. No
+/// other rank that ddp-launch itself has killed.
 [[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
 
 /// The rank for which others waited in vain, where the failure says why: it is stopped, left the group in

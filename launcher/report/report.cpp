@@ -154,7 +154,7 @@ void add_consequences(Lines& lines, std::span<RankOutcome const* const> ranks, J
 void warn_of_early_leaves(Lines& lines, JobOutcome const& job) {
   std::vector<Rank> ranks;
   for (RankOutcome const& rank : job.ranks) {
-    if (left_early(rank, job.ranks.size())) ranks.push_back(rank.rank);
+    if (left_early(rank, job.ranks.size()) && !rank.survived) ranks.push_back(rank.rank);
   }
   if (ranks.empty()) return;
   lines.add("warning: ", list_ranks(ranks),
@@ -170,6 +170,17 @@ bool obeyed(RankOutcome const& rank, JobOutcome const& job) {
   };
   bool const behind_mpirun = !job.ranks.back().title.empty();  // which says SIGTERM, whatever it was told
   return by(job.forwarded_signal) || !failed(rank) || (behind_mpirun && by(SIGTERM));
+}
+
+/// The ranks without which the others have gone on.
+void add_losses(Lines& lines, JobOutcome const& job) {
+  for (RankOutcome const& rank : job.ranks) {
+    if (!rank.survived && !(survived(job) && failed(rank))) continue;
+    lines.add("went on without ", describe_rank(rank), ", which ", describe_consequence(rank, job));
+    if (rank.killed_by_launcher) continue;
+    if (std::string const words = words_about_memory(rank); !words.empty()) lines.add("  ", words);
+    if (rank.progress) lines.add("  last progress: ", to_string(*rank.progress));
+  }
 }
 
 std::string report_exec_failure(JobOutcome const& job, int error_number) {
@@ -209,7 +220,17 @@ std::string first_failure_line(RankOutcome const& outcome, std::size_t size, std
                                         still_running == 1 ? "other rank" : "others"));
 }
 
+std::string loss_line(RankOutcome const& outcome, std::size_t size, std::size_t left) {
+  return text(describe_rank(outcome), " ", describe_end(outcome, size), ": ", left, " of ", size,
+              left == 1 ? " ranks is left" : " ranks are left");
+}
+
+bool survived(JobOutcome const& job) {
+  return job.min_ranks && ended_well(job.ranks) >= static_cast<std::size_t>(*job.min_ranks);
+}
+
 std::optional<std::size_t> named_cause(JobOutcome const& job) {
+  if (survived(job)) return std::nullopt;
   auto const cause = first_cause(job.ranks);
   return cause && !obeyed(job.ranks[*cause], job) ? cause : std::nullopt;
 }
@@ -228,18 +249,21 @@ std::string report(JobOutcome const& job) {
   for (RankOutcome const& rank : job.ranks) {
     bool const is_cause = cause && &rank == &job.ranks[*cause];
     bool const is_rank = rank.title.empty() && (rank.pid >= 0 || rank.unheard);  // one that was started
-    bool const amiss = is_rank && (!rank.ended || failed(rank));
+    bool const is_loss = rank.survived || survived(job);
+    bool const amiss = is_rank && (!rank.ended || (failed(rank) && !is_loss));
     if (amiss && !is_cause && !obeyed(rank, job)) consequences.push_back(&rank);
   }
   if (!cause) {
     if (job.forwarded_signal == 0) warn_of_early_leaves(lines, job);
     add_consequences(lines, consequences, job);
+    add_losses(lines, job);
     if (job.output_lost) lines.add("not all output could be written; exit code ", job_exit_code(job));
     return lines.take();
   }
   add_cause(lines, job.ranks[*cause], job);
   if (!consequences.empty()) lines.add("consequences:");
   add_consequences(lines, consequences, job);
+  add_losses(lines, job);
   if (job.difference) lines.add("the ranks' collectives first differ at ", *job.difference);
   if (!job.flight_files.empty())
     lines.add("the last collectives of ", job.flight_ranks, ": ", job.flight_files);
@@ -255,12 +279,14 @@ int job_exit_code(JobOutcome const& job) {
   auto const cause = first_failure(job.ranks);
   bool const all_well = std::ranges::all_of(job.ranks, [](RankOutcome const& rank) {
     bool const is_mpirun_that_followed = !rank.title.empty() && rank.killed_by_launcher;
-    return is_mpirun_that_followed || (rank.ended && rank.signal == 0 && rank.exit_code == 0);
+    return is_mpirun_that_followed || rank.survived ||
+           (rank.ended && rank.signal == 0 && rank.exit_code == 0);
   });
   int const well = job.output_lost ? exit_code::kOutputLost : 0;
   if (job.forwarded_signal != 0 && !job.failed_before_signal) {
     return all_well ? well : exit_code::kSignalBase + job.forwarded_signal;
   }
+  if (survived(job)) return well;
   if (cause) return exit_code_of(job.ranks[*cause], size);
   return all_well ? well : exit_code::kInternal;
 }

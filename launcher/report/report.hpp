@@ -22,13 +22,21 @@ struct JobOutcome {
   std::string flight_files = {};               ///< where they were written; empty: nowhere
   std::string flight_ranks = {};               ///< whose: "all ranks", "ranks 1-3"
   bool output_lost = false;                    ///< Console::output_lost()
+  std::optional<int> min_ranks = {};           ///< with --survive
 };
+
+/// Under --survive: enough ranks have ended with 0. What befell the others is no failure of the job.
+[[nodiscard]] bool survived(JobOutcome const& job);
 
 /// "rank 3", "ranks 0-4,6": `ranks` ascending.
 [[nodiscard]] std::string list_ranks(std::span<Rank const> ranks);
 
 /// "rank 2 (pid 4711, cpu:0)".
 [[nodiscard]] std::string describe_rank(RankOutcome const& outcome);
+
+/// One line, said when a rank is lost and others go on: "rank 2 (pid 4711, cpu:0) was killed by signal 9
+/// (SIGKILL): 3 of 4 ranks are left".
+[[nodiscard]] std::string loss_line(RankOutcome const& outcome, std::size_t size, std::size_t left);
 
 /// One line, said when a rank has just failed and others are still running.
 [[nodiscard]] std::string first_failure_line(RankOutcome const& outcome, std::size_t size,
@@ -39,8 +47,8 @@ struct JobOutcome {
 [[nodiscard]] std::optional<std::size_t> named_cause(JobOutcome const& job);
 
 /// Printed last (L8): the first cause with all that is known, then its consequences, one line for ranks that
-/// ended alike. Where nothing failed, a warning of ranks that left_early(), or nothing. Every line starts
-/// with "[ddp-launch] ".
+/// ended alike, then the ranks without which others have gone on. Where nothing failed, a warning of ranks
+/// that left_early(), or nothing. Every line starts with "[ddp-launch] ".
 [[nodiscard]] std::string report(JobOutcome const& job);
 
 /// What ddp-launch exits with (L9).

@@ -102,7 +102,11 @@ void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point 
     case Kind::ended:
       break;  // see ended()
     case Kind::late:
+      outcome.late = true;
+      note_stopped();
+      break;
     case Kind::rebuilt:
+      rebuilt(event.membership);
       break;
     case Kind::error:
       outcome.error = ReportedError{event.failure};
@@ -110,6 +114,22 @@ void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point 
       if (!is_consequence(outcome) && !outcome.ended) outcome.first_trouble = now;
       break;
   }
+}
+
+/// What the members said of the loss is no error of theirs any more.
+void OutcomeRecorder::rebuilt(Membership const& membership) {
+  for (RankOutcome& outcome : ranks_) {
+    bool const is_lost = outcome.ended && (launcher::failed(outcome) || !outcome.left);
+    if (outcome.late || is_lost) {
+      outcome.survived = true;
+    } else if (!outcome.ended) {
+      outcome.error.reset();
+      outcome.stopped.clear();
+      outcome.first_trouble = {};
+      unlink(error_file(directory_, outcome.rank).c_str());
+    }
+  }
+  events_.rebuild(membership);
 }
 
 bool OutcomeRecorder::note_progress(Rank rank, Progress const& progress) {

@@ -66,6 +66,7 @@ class OutcomeRecorder {
 
  private:
   [[nodiscard]] RankOutcome& add(Rank rank);
+  void rebuilt(Membership const& membership);
   /// ranks() without mpirun.
   template <class Recorder>
   [[nodiscard]] static auto only_ranks(Recorder& self) noexcept {

@@ -32,6 +32,10 @@ void RankProcesses::send(int signal) const {
   }
 }
 
+void RankProcesses::send(std::size_t index, int signal) const {
+  if (runs(children_[index])) signal_group(children_[index], signal);
+}
+
 std::optional<ProcessEnd> RankProcesses::end_of(std::size_t index) const {
   Child const& child = children_[index];
   siginfo_t info{};

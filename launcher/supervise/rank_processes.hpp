@@ -44,8 +44,9 @@ class RankProcesses {
   [[nodiscard]] int pidfd(std::size_t index) const noexcept { return children_[index].pidfd.get(); }
   /// Processes that are neither reaped nor given up by end_all().
   [[nodiscard]] std::size_t running() const noexcept;
-  /// Sends a signal to their process groups.
+  /// Sends a signal to their process groups, or to that of one.
   void send(int signal) const;
+  void send(std::size_t index, int signal) const;
 
   /// nullopt while it runs. Until reap() no other process gets its number or its group's.
   [[nodiscard]] std::optional<ProcessEnd> end_of(std::size_t index) const;

@@ -44,7 +44,8 @@ ControlServer make_control_server(Plan const& plan, std::string const& directory
     return ControlServer({.size = plan.world_size(),
                           .path = directory + "/control",
                           .generation = plan.generation,
-                          .secret = invitation.secret},
+                          .secret = invitation.secret,
+                          .min_ranks = plan.min_ranks.value_or(0)},
                          std::move(network));
   } catch (Error const& error) {
     throw ExitError(exit_code::kCannotCreate, error.what());
@@ -99,6 +100,7 @@ JobOutcome Supervisor::run() {
   console_.end_repeats();
   JobOutcome job{plan_.host, plan_.program, outcomes_.ranks(), termination_.signal(),
                  termination_.failed_before_signal()};
+  job.min_ranks = plan_.min_ranks;
   if (termination_.failure_seen()) {
     flights_.add_to(job, files_.logs, console_);
   }
@@ -205,6 +207,7 @@ void Supervisor::hear_ranks() {
         continue;
       }
       outcomes_.take(event, now);
+      if (event.kind == ControlServer::Event::Kind::late) end_late(event.rank);
       // Of other ranks the end of the process tells.
       if (plan_.mpi_ranks && event.kind == ControlServer::Event::Kind::disconnected) {
         server_.declare_lost(process_has_ended(event.rank, event.process, event.host));
@@ -226,8 +229,27 @@ void Supervisor::judge_end(std::size_t place, std::size_t still_running) {
   RankOutcome const& outcome = outcomes_.ranks()[place];
   if (!failed(outcome)) return;
   outcomes_.failed(place, Clock::now());
+  if (goes_on_without(outcome, still_running)) return;
   if (!outcome.killed_by_launcher) output_.silence_mpirun();  // it tells of the same
   termination_.rank_failed(outcome, outcomes_.ranks().size(), still_running, Clock::now());
+}
+
+/// Whether enough ranks are left, which then hear of the loss and may rebuild.
+bool Supervisor::goes_on_without(RankOutcome const& lost, std::size_t still_running) {
+  if (!plan_.min_ranks || termination_.begun()) return false;
+  std::size_t const left = still_running + ended_well(outcomes_.ranks());
+  if (left < static_cast<std::size_t>(*plan_.min_ranks)) return false;
+  if (still_running > 0) console_.say(loss_line(lost, outcomes_.ranks().size(), left));
+  return true;
+}
+
+/// The others have gone on without it.
+void Supervisor::end_late(Rank rank) {
+  RankOutcome const& late = outcomes_.ranks()[rank.index()];
+  if (late.ended) return;
+  console_.say(text(describe_rank(late), " did not come to the others' World::rebuild() in time",
+                    late.stopped.empty() ? "" : ", since it was stopped ", late.stopped, ": killing it"));
+  processes_.send(rank.index(), SIGKILL);
 }
 
 /// mpirun, which ends all ranks when a guard ends with another code than 0, learns of a failure when the
@@ -265,7 +287,7 @@ void Supervisor::note_end(std::size_t index) {
   outcomes_.note_files(place, output_.out(index), output_.err(index));
   if (!plan_.mpi_ranks) looks_.look_at(plan_.ranks[index].rank);
 
-  bool const killed = termination_.killed() && end->signal == SIGKILL;
+  bool const killed = (termination_.killed() || outcomes_.ranks()[place].late) && end->signal == SIGKILL;
   RankOutcome const& outcome = outcomes_.ended(place, *end, killed, now);
   if (plan_.mpi_ranks) mpirun_ended_ = now;
   if (plan_.mpi_ranks) return;  // it is judged when all is known

@@ -64,6 +64,8 @@ class Supervisor {
   void note_end(std::size_t index);
   void note_end_behind_mpirun(ControlServer::Event const& event);
   void judge_end(std::size_t place, std::size_t still_running);
+  [[nodiscard]] bool goes_on_without(RankOutcome const& lost, std::size_t still_running);
+  void end_late(Rank rank);
   void tell_ranks_of(RankOutcome const& ended);
   [[nodiscard]] bool guards_may_tell() const;
   [[nodiscard]] bool may_stand_still() const;

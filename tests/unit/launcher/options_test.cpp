@@ -147,6 +147,20 @@ TEST(Options, HelpNamesEveryOptionAndNeedsNoProgram) {
   }
 }
 
+TEST(Options, R26SurvivalIsAskedForWithTheFewestThatMayGoOn) {
+  EXPECT_FALSE(parse_options(Words{"ls"}).survive);
+  auto const options = parse_options(Words{"--survive", "--min-ranks", "3", "--max-restarts", "2", "ls"});
+  EXPECT_TRUE(options.survive);
+  EXPECT_EQ(options.min_ranks, 3);
+  EXPECT_EQ(parse_options(Words{"--survive", "ls"}).min_ranks, 1);
+  EXPECT_THAT(refusal_of_options({"--min-ranks", "2", "ls"}), HasSubstr("--min-ranks is of --survive"));
+  EXPECT_THAT(
+      refusal_of_options({"--survive", "--host", "a,b", "ls"}),
+      HasSubstr("--survive and --host contradict each other: mpirun ends every rank when one is lost"));
+  EXPECT_THAT(refusal_of_options({"--survive", "--engine", "mpi", "ls"}),
+              HasSubstr("--survive and --engine mpi contradict each other"));
+}
+
 TEST(Suggestion, CountsEdits) {
   EXPECT_EQ(edit_distance("", "abc"), 3U);
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);

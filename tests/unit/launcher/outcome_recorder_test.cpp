@@ -237,5 +237,30 @@ TEST(RankEnds, OfAnotherVersionAreRefusedAndWhatIsTooLongIsLeftOut) {
   EXPECT_FALSE(decode_rank_end(encode_rank_end(end)).oom);
 }
 
+TEST_F(RecordedOutcomes, R26WhenTheOthersGoOnALossIsNoCauseAndWhatTheySaidOfItIsForgotten) {
+  OutcomeRecorder recorder = start(3);
+  recorder.ended(2, {.signal = SIGKILL}, false, at(1ms));
+  recorder.take(error(0, ErrorCode::peer_lost), at(2ms));
+  write_error(0, R"({"message":"rank 2 is gone"})");
+  recorder.take({.kind = Kind::rebuilt, .rank = Rank{0}, .membership = {1, {Rank{0}, Rank{1}}}}, at(3ms));
+  EXPECT_TRUE(recorder.ranks()[2].survived);
+  EXPECT_FALSE(first_cause(recorder.ranks()));
+  EXPECT_FALSE(recorder.ranks()[0].error);
+  recorder.ended(0, {.signal = SIGSEGV}, false, at(4ms));
+  EXPECT_FALSE(recorder.ranks()[0].error) << "nor is its file read";
+  recorder.ended(1, {.exit_code = 1}, false, at(5ms));
+  EXPECT_EQ(first_cause(recorder.ranks()), std::size_t{0});
+}
+
+TEST_F(RecordedOutcomes, R26WhoCameTooLateToARebuildSaysSo) {
+  OutcomeRecorder recorder = start(3);
+  recorder.take({.kind = Kind::late, .rank = Rank{1}}, at(1ms));
+  recorder.take({.kind = Kind::rebuilt, .rank = Rank{0}, .membership = {1, {Rank{0}, Rank{2}}}}, at(2ms));
+  RankOutcome const& late = recorder.ended(1, {.signal = SIGKILL}, true, at(3ms));
+  EXPECT_TRUE(late.survived);
+  EXPECT_EQ(describe_end(late, 3),
+            "was killed by ddp-launch, since it did not come to World::rebuild() in time");
+}
+
 }  // namespace
 }  // namespace ddp::launcher

@@ -8,6 +8,7 @@
 
 #include "launcher/plan/program.hpp"
 #include "launcher/process/exit_code.hpp"
+#include "support/launcher/refusal.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -346,6 +347,18 @@ TEST(LauncherPlan, GpuRanksKeepToTheCoresNearTheirGpu) {
   Plan const free = plan_of({"--no-affinity"}, machine);
   EXPECT_THAT(free.ranks[0].cpus, ElementsAre());
   EXPECT_THAT(describe(free), Not(HasSubstr(", cores ")));
+}
+
+TEST(Plan, R26OnlyCpuRanksSurviveAndNoMoreThanThereAre) {
+  EXPECT_EQ(plan_of({"--cpus", "3", "--survive", "--min-ranks", "3"}, machine_with(4)).min_ranks, 3);
+  EXPECT_FALSE(plan_of({"--cpus", "3"}, machine_with(4)).min_ranks);
+  auto const refused = [](Words const& words, Machine const& machine) {
+    return refusal([&] { static_cast<void>(plan_of(words, machine)); });
+  };
+  EXPECT_THAT(refused({"--cpus", "3", "--survive", "--min-ranks", "4"}, machine_with(4)),
+              HasSubstr("--min-ranks 4: the job has 3 ranks"));
+  EXPECT_THAT(refused({"--survive"}, machine_with(4, {kGpuA, kGpuB})),
+              HasSubstr("--survive: ranks with a GPU cannot go on without a lost one yet"));
 }
 
 int exit_code_for(std::string const& name, std::string const& path) {

@@ -350,5 +350,50 @@ TEST(Report, TheFirstFailureIsOneLine) {
 }
 
 // L8
+TEST(Report, R26AJobThatSurvivedEndsWithZeroAndNamesItsLosses) {
+  JobOutcome job = job_of(4);
+  job.min_ranks = 2;
+  job.ranks[1].signal = SIGKILL;
+  job.ranks[1].progress = Progress{41};
+  job.ranks[1].survived = true;
+  job.ranks[3].exit_code = 5;  // when the others had ended, so that nobody had to go on
+  EXPECT_EQ(job_exit_code(job), 0);
+  EXPECT_FALSE(named_cause(job));
+  EXPECT_EQ(report(job),
+            "[ddp-launch] went on without rank 1 (pid 101, cpu:0), which was killed by signal 9 (SIGKILL)\n"
+            "[ddp-launch]   killed from outside: often the kernel's or the container's out-of-memory killer "
+            "(dmesg)\n"
+            "[ddp-launch]   last progress: step 41\n"
+            "[ddp-launch] went on without rank 3 (pid 103, cpu:0), which exited with code 5\n");
+  job.output_lost = true;
+  EXPECT_EQ(job_exit_code(job), 74);
+}
+
+TEST(Report, R26WhoLeftEarlyAndWasNeededIsALossToo) {
+  JobOutcome job = job_of(3);
+  job.min_ranks = 1;
+  job.ranks[1].joined = true;
+  job.ranks[1].survived = true;
+  EXPECT_EQ(job_exit_code(job), 0);
+  EXPECT_EQ(report(job),
+            "[ddp-launch] went on without rank 1 (pid 101, cpu:0), which left before the others: it exited "
+            "with code 0 without leaving the group\n");
+}
+
+TEST(Report, R26WithTooFewThatEndWellTheCauseIsALaterFailure) {
+  JobOutcome job = job_of(3);
+  job.min_ranks = 2;
+  job.ranks[0].signal = SIGKILL;
+  job.ranks[0].survived = true;
+  job.ranks[1].signal = SIGSEGV;
+  EXPECT_EQ(job_exit_code(job), 139);
+  EXPECT_THAT(report(job), HasSubstr("first cause: rank 1 (pid 101, cpu:0) on host was killed by signal 11"));
+  EXPECT_THAT(report(job),
+              HasSubstr("went on without rank 0 (pid 100, cpu:0), which was killed by signal 9"));
+  job.min_ranks.reset();
+  job.ranks[0].survived = false;
+  EXPECT_EQ(job_exit_code(job), 137) << "without --survive";
+}
+
 }  // namespace
 }  // namespace ddp::launcher
