@@ -48,6 +48,9 @@ po::options_description description() {
   add("checkpoint-every", value("N"), "after so many steps (default: at the end of each epoch)");
   add("resume",
       "go on from the newest checkpoint of --checkpoint, or begin if there is none; --log-json is continued");
+  add("survive",
+      "under ddp-launch --survive: when a rank is lost the others go on, with the same batches; not with "
+      "--graph, --shard and --checkpoint");
   add("help,h", "print this");
   return all;
 }
@@ -155,6 +158,12 @@ std::optional<Options> parse_options(std::vector<std::string> const& arguments) 
   options.graph = given.count("graph") != 0;
   options.shard = given.count("shard") != 0;
   options.resume = given.count("resume") != 0;
+  options.survive = given.count("survive") != 0;
+  for (char const* const name : {"graph", "shard", "checkpoint"}) {
+    if (options.survive && given.count(name) != 0) {
+      throw UsageError(ddp::text("--survive and --", name, " do not go together yet, found both"));
+    }
+  }
   for (char const* const name : {"checkpoint-every", "resume"}) {
     if (given.count(name) != 0 && options.checkpoint.empty()) {
       throw UsageError(ddp::text("--", name, " needs --checkpoint DIR, found none"));

@@ -34,6 +34,7 @@ struct Options {
   std::filesystem::path checkpoint{};             ///< a folder; empty for none
   std::optional<std::size_t> checkpoint_every{};  ///< steps; none: at the end of each epoch
   bool resume = false;
+  bool survive = false;  ///< the others go on when a rank is lost
 };
 
 /// A command line that cannot be meant. The message says which option, what is expected and what was found.

@@ -76,6 +76,14 @@ nn::Score decode(std::string const& text) {
   return score;
 }
 
+// How far the training is; the same on every rank.
+struct Position {
+  std::size_t epoch = 1;
+  std::size_t steps = 0;    // of all epochs
+  std::size_t samples = 0;  // of this epoch, by all ranks
+  nn::Score sums{};         // of this epoch, over all ranks
+};
+
 // What makes two runs one training.
 std::map<std::string, std::string> choices(data::DataSet const& set, Options const& options) {
   return {{"--batch", std::to_string(options.batch)},
@@ -87,7 +95,7 @@ std::map<std::string, std::string> choices(data::DataSet const& set, Options con
 
 }  // namespace
 
-End train(ddp::World const& world, data::DataSet const& set, Options const& options, Progress& progress,
+End train(ddp::World world, data::DataSet const& set, Options const& options, Progress& progress,
           RunLog& log) {
   nn::Mlp net(widths(set, options), world.stream(), {.seed = options.seed});
   ddp::DistributedDataParallelOptions wrapper;
@@ -110,12 +118,13 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
   // On a GPU the new values travel below the backward pass. A CPU has no time to spare in it.
   bool const early = options.shard && world.device().kind == ddp::DeviceKind::cuda;
   if (early) ddp.on_slice_ready(update);
+  bool const prepares = options.graph || options.shard;  // the optimizer, before the step
   auto const step = [&] {
     if (options.shard) ddp.zero_gradients();  // those that other ranks have updated
     net.forward(samples);
     net.backward(gradient_ready, early ? nn::Announce::when_weights_read : nn::Announce::at_once);
     ddp.synchronize();
-    if (!options.shard) optimizer.apply();
+    if (!options.shard) prepares ? optimizer.apply() : optimizer.step();
     if (options.shard && !early) ddp.update_slices(update);
   };
   std::optional<ddp::StepGraph> graph;
@@ -124,79 +133,90 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
   ddp::CheckpointTensors kept{ddp::named_values(ddp.parameters()), optimizer.state()};
   if (options.shard) kept.sharded_optimizer = optimizer.sharded_state(ddp);
   if (auto end = recovery.begin(kept)) return *end;
-  ddp::TrainingPosition const begin = recovery.position();
+  ddp::TrainingPosition const& begin = recovery.position();
+  Position now{.epoch = std::max<std::size_t>(begin.epoch, 1), .steps = begin.step, .samples = begin.samples};
+  if (begin.epoch > 0) now.sums = decode(begin.metadata.at("score"));
 
   std::size_t const steps = (set.train.size() + options.batch - 1) / options.batch;  // of an epoch
   auto const all_steps = static_cast<double>(steps * options.epochs);
-  std::size_t steps_done = begin.step;
   std::size_t samples_done = 0;  // in this run
   double training_seconds = 0;
   std::optional<nn::Score> test;
   Stopwatch const total;
 
-  for (std::size_t epoch = std::max<std::size_t>(begin.epoch, 1); epoch <= options.epochs; ++epoch) {
-    Stopwatch const watch;
-    Standing standing{.epoch = epoch, .epochs = options.epochs, .steps = steps};
-    nn::Score all;                 // every rank's sums of this epoch
-    std::size_t samples_seen = 0;  // of this epoch, by all ranks
-    double rate = 0;
-    sampler.set_epoch(epoch);
-    if (epoch == begin.epoch) {
-      samples_seen = begin.samples;
-      sampler.resume_at(samples_seen);
-      all = decode(begin.metadata.at("score"));
-    }
-    std::size_t const samples_before = all.samples;
-    for (ddp::Batch const& batch : sampler.global_batches(options.batch)) {
-      rate = learning_rate_after(steps_done, all_steps, options);
-      optimizer.set_learning_rate(rate);
+  auto const go_on = [&]() -> End {
+    for (; now.epoch <= options.epochs; now = {.epoch = now.epoch + 1, .steps = now.steps}) {
+      Stopwatch const watch;
+      Standing standing{.epoch = now.epoch, .epochs = options.epochs, .steps = steps};
+      double rate = 0;
+      sampler.set_epoch(now.epoch);
+      sampler.resume_at(now.samples);
+      std::size_t const samples_before = now.sums.samples;
+      for (ddp::Batch const& batch : sampler.global_batches(options.batch)) {
+        rate = learning_rate_after(now.steps, all_steps, options);
+        optimizer.set_learning_rate(rate);
 
-      ddp.set_weight(static_cast<double>(batch.size()));
-      samples = train_images.load(batch);
-      optimizer.prepare();
-      std::size_t const size = std::min(options.batch, set.train.size() - samples_seen);
-      graph&& size == options.batch ? graph->run() : step();  // an epoch's last batch may be smaller
+        ddp.set_weight(static_cast<double>(batch.size()));
+        samples = train_images.load(batch);
+        if (prepares) optimizer.prepare();
+        std::size_t const size = std::min(options.batch, set.train.size() - now.samples);
+        graph&& size == options.batch ? graph->run() : step();  // an epoch's last batch may be smaller
 
-      ++steps_done;
-      standing.step = batch.step + 1;
-      samples_seen += size;
-      samples_done += size;
-      bool const epoch_ends = standing.step == steps;
-      bool const save = recovery.due(steps_done, epoch_ends, epoch_ends && epoch == options.epochs);
-      if (standing.step % kStepsPerReport != 0 && !epoch_ends && !save) continue;
-      add(all, totals.add_up(net.take_score()));
-      standing.loss = mean_loss(all);
-      standing.samples_per_second = static_cast<double>(all.samples - samples_before) / watch.seconds();
-      standing.seconds_left = total.seconds() / static_cast<double>(steps_done - begin.step) *
-                              (all_steps - static_cast<double>(steps_done));
-      progress.update(standing);
-      if (!save) continue;
-      if (auto end = recovery.save({steps_done, epoch, samples_seen, {{"score", encode(all)}}})) return *end;
+        ++now.steps;
+        now.samples += size;
+        standing.step = batch.step + 1;
+        samples_done += size;
+        bool const epoch_ends = standing.step == steps;
+        bool const save = recovery.due(now.steps, epoch_ends, epoch_ends && now.epoch == options.epochs);
+        if (standing.step % kStepsPerReport != 0 && !epoch_ends && !save) continue;
+        add(now.sums, totals.add_up(net.take_score()));
+        standing.loss = mean_loss(now.sums);
+        standing.samples_per_second =
+            static_cast<double>(now.sums.samples - samples_before) / watch.seconds();
+        standing.seconds_left = total.seconds() / static_cast<double>(now.steps - begin.step) *
+                                (all_steps - static_cast<double>(now.steps));
+        progress.update(standing);
+        if (!save) continue;
+        if (auto end = recovery.save({now.steps, now.epoch, now.samples, {{"score", encode(now.sums)}}}))
+          return *end;
+      }
+      training_seconds += watch.seconds();
+      standing.step = steps;
+      standing.loss = mean_loss(now.sums);
+      test = evaluate(world, net, test_images, set.test.size(), totals);
+      progress.finish_epoch(standing, accuracy(*test));
+      log.write(EpochRecord{.epoch = now.epoch,
+                            .steps = steps,
+                            .loss = standing.loss,
+                            .test_loss = mean_loss(*test),
+                            .test_accuracy = accuracy(*test),
+                            .learning_rate = rate,
+                            .samples_per_second = standing.samples_per_second,
+                            .seconds = total.seconds()});
     }
-    training_seconds += watch.seconds();
-    standing.step = steps;
-    standing.loss = mean_loss(all);
-    test = evaluate(world, net, test_images, set.test.size(), totals);
-    progress.finish_epoch(standing, accuracy(*test));
-    log.write(EpochRecord{.epoch = epoch,
-                          .steps = steps,
-                          .loss = standing.loss,
-                          .test_loss = mean_loss(*test),
-                          .test_accuracy = accuracy(*test),
-                          .learning_rate = rate,
-                          .samples_per_second = standing.samples_per_second,
-                          .seconds = total.seconds()});
-  }
-  if (auto end = recovery.finish()) return *end;
-  FinalRecord record{.test_accuracy = accuracy(*test),
-                     .test_loss = mean_loss(*test),
-                     .ranks = world.size(),
-                     .device = ddp::to_string(world.device().kind),
-                     .samples_per_second = static_cast<double>(samples_done) / training_seconds,
-                     .seconds = total.seconds(),
-                     .parameters = condense(net.weights())};
-  log.write(record);
-  return record;
+    if (auto end = recovery.finish()) return *end;
+    FinalRecord record{.test_accuracy = accuracy(*test),
+                       .test_loss = mean_loss(*test),
+                       .ranks = world.size(),
+                       .device = ddp::to_string(world.device().kind),
+                       .samples_per_second = static_cast<double>(samples_done) / training_seconds,
+                       .seconds = total.seconds(),
+                       .parameters = condense(net.weights())};
+    log.write(record);
+    return record;
+  };
+  if (!options.survive) return go_on();
+  ddp::Replicated alike(world, {optimizer.state(), &now});
+  for (;;) try {
+      return go_on();
+    } catch (ddp::CommError const& error) {
+      world.rebuild(error, alike);
+      static_cast<void>(net.take_score());  // of steps that broke, or are not added up
+      if (world.rank() != 0) continue;      // the first rank may be another one
+      progress = Progress(Progress::detect());
+      if (!options.log_json.empty()) log = RunLog(options.log_json, true);
+      progress.print(ddp::text("going on with ", world.size(), " ranks after step ", now.steps));
+    }
 }
 
 }  // namespace train_mlp

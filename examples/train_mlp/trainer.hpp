@@ -18,8 +18,9 @@ using End = std::variant<FinalRecord, EarlyEnd>;
 /// Trains on `set` and evaluates after each epoch. Collective: every rank with the same options and data.
 /// Each step's batch is split over the ranks, and each shard weighs as many samples as it has, so that the
 /// result does not depend on the number of ranks, but for rounding. Shows and records on rank 0.
+/// With Options::survive it goes on when a rank is lost, from the step that broke.
 /// With Options::checkpoint it can be ended and go on in another process, on a CPU with the same bits.
-[[nodiscard]] End train(ddp::World const& world, data::DataSet const& set, Options const& options,
+[[nodiscard]] End train(ddp::World world, data::DataSet const& set, Options const& options,
                         Progress& progress, RunLog& log);
 
 }  // namespace train_mlp

@@ -96,18 +96,6 @@ class TrainMlpRecovery : public ::testing::Test {
   int times_ = 1;  // as many epochs
 };
 
-/// To the rank that was started as the `index`th. Nothing is sent if there is none: -1 would be everybody.
-void send_to_rank(LaunchedJob const& job, std::size_t index, int signal) {
-  std::vector<pid_t> ranks;
-  for (JobProcess const& process : job.processes()) {
-    if (process.name.starts_with("train_mlp")) ranks.push_back(process.pid);
-  }
-  std::sort(ranks.begin(), ranks.end());
-  ASSERT_LT(index, ranks.size()) << "the training was too short for this test";
-  ASSERT_GT(ranks[index], 1);
-  ::kill(ranks[index], signal);
-}
-
 // "00000003-step-60": 60.
 int step_of(std::string const& checkpoint) {
   std::size_t const number = checkpoint.rfind('-');
@@ -153,7 +141,7 @@ TEST_F(TrainMlpRecovery, KilledAnywhereItEndsWithTheSameBitsAsARunThatWasNot) {
       job.send(SIGKILL);
       EXPECT_TRUE(job.all_gone_within(5s));
     } else {
-      send_to_rank(job, static_cast<std::size_t>(kills % 3), SIGKILL);
+      send_to_rank(job, "train_mlp", static_cast<std::size_t>(kills % 3), SIGKILL);
     }
     EXPECT_EQ(job.exit_code(), 137) << "the training was too short for this test";
   }
@@ -174,7 +162,7 @@ TEST_F(TrainMlpRecovery, L10RestartedByTheLauncherItEndsWithTheSameBits) {
   for (std::size_t kills = 0; kills < 3; ++kills) {
     newest = newer_than(newest);
     ASSERT_FALSE(newest.empty()) << job.err();
-    send_to_rank(job, kills % 2, SIGKILL);
+    send_to_rank(job, "train_mlp", kills % 2, SIGKILL);
     ASSERT_TRUE(job.shows(text("restart ", kills + 1, " of 5")));
     newest = fs::read_symlink(folder() / "latest").string();
   }
@@ -212,7 +200,7 @@ TEST_F(TrainMlpRecovery, F6ASignalToOneRankIsEnoughAndAloneItWorksToo) {
   {
     LaunchedJob job(resuming(2));
     ASSERT_FALSE(newer_than("").empty());
-    send_to_rank(job, 1, SIGINT);
+    send_to_rank(job, "train_mlp", 1, SIGINT);
     EXPECT_EQ(job.exit_code(), 130);
     EXPECT_THAT(job.err(), HasSubstr("stopped by SIGINT after step"));
   }

@@ -241,6 +241,17 @@ std::vector<JobProcess> LaunchedJob::processes() const { return processes_with({
 
 bool LaunchedJob::all_gone_within(milliseconds timeout) const { return gone_within(timeout, {mark_}); }
 
+void send_to_rank(LaunchedJob const& job, std::string const& program, std::size_t index, int signal) {
+  std::vector<pid_t> ranks;
+  for (JobProcess const& process : job.processes()) {
+    if (process.name.starts_with(program)) ranks.push_back(process.pid);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ASSERT_LT(index, ranks.size()) << "the job was too short for this test";
+  ASSERT_GT(ranks[index], 1) << "-1 would be everybody";
+  ::kill(ranks[index], signal);
+}
+
 std::vector<std::string> shell_ranks(int ranks, std::string const& script,
                                      std::vector<std::string> const& options) {
   std::vector<std::string> words{"--cpus", std::to_string(ranks), "--no-log-files"};

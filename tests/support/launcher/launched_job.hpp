@@ -85,6 +85,10 @@ class LaunchedJob {
   long peak_kilobytes_ = 0;
 };
 
+/// To the rank that was started as the `index`th of those that live, if its process is called `program`.
+/// Fails the test, and sends nothing, if there is none.
+void send_to_rank(LaunchedJob const& job, std::string const& program, std::size_t index, int signal);
+
 /// {"--cpus", N, "--no-log-files", "--", "/bin/sh", "-c", script}
 [[nodiscard]] std::vector<std::string> shell_ranks(int ranks, std::string const& script,
                                                    std::vector<std::string> const& options = {});

@@ -1,0 +1,216 @@
+// train_mlp whose ranks are killed, and whose others go on in their processes (R26).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ddp/core/text.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class SurvivingTraining : public ::testing::Test {
+ protected:
+  /// Two seconds of training on four ranks.
+  [[nodiscard]] std::vector<std::string> launch(int ranks, std::vector<std::string> const& options,
+                                                std::vector<std::string> const& more) const {
+    std::vector<std::string> words{"--cpus", text(ranks), "--no-log-files"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"--", TRAIN_MLP, "--synthetic", "--limit", "16000", "--hidden", "64",
+                               "--batch", "64", "--epochs", "12", "--log-json", log().string()});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  [[nodiscard]] std::vector<std::string> surviving(std::vector<std::string> options = {}) const {
+    options.emplace_back("--survive");
+    return launch(4, options, {"--survive"});
+  }
+  [[nodiscard]] fs::path log() const { return folder_.path() / "log.json"; }
+  [[nodiscard]] nlohmann::json parameters() const {
+    std::istringstream in(read_file(log()));
+    std::string last;
+    for (std::string line; std::getline(in, line);) last = line;
+    return nlohmann::json::parse(last).at("parameters");
+  }
+
+  /// So many ranks go on after so many steps.
+  struct Change {
+    int ranks = 0;
+    int step = 0;
+  };
+  [[nodiscard]] static std::vector<Change> changes_in(std::string const& out) {
+    std::vector<Change> changes;
+    std::regex const line("going on with ([0-9]+) ranks after step ([0-9]+)");
+    for (std::sregex_iterator each(out.begin(), out.end(), line), end; each != end; ++each) {
+      changes.push_back({std::stoi((*each)[1]), std::stoi((*each)[2])});
+    }
+    return changes;
+  }
+
+  /// The parameters of a training with that schedule of ranks in which nobody is killed: at each change all
+  /// ranks end, and as many as are left begin from the checkpoint of that step.
+  [[nodiscard]] nlohmann::json replay(std::vector<Change> const& changes) const {
+    fs::path const checkpoints = folder_.path() / "checkpoints";
+    fs::path const saved = folder_.path() / "saved";
+    fs::remove(log());
+    fs::remove_all(saved);
+    int ranks = 4;
+    for (Change const& change : changes) {
+      bool found = false;
+      for (int attempt = 0; attempt < 10 && !found; ++attempt) {
+        begin_from(saved);
+        LaunchedJob job(launch(
+            ranks, {},
+            {"--checkpoint", checkpoints.string(), "--checkpoint-every", text(change.step), "--resume"}));
+        found = keep(text("-step-", change.step), saved);
+        job.send(SIGTERM);
+        job.exit_code();
+      }
+      EXPECT_TRUE(found) << "no checkpoint of step " << change.step;
+      ranks = change.ranks;
+    }
+    begin_from(saved);
+    LaunchedJob job(launch(ranks, {}, {"--checkpoint", checkpoints.string(), "--resume"}));
+    EXPECT_EQ(job.exit_code(), 0) << job.err();
+    EXPECT_THAT(job.out(), HasSubstr(text("-step-", changes.back().step, ", epoch")));
+    return parameters();
+  }
+  /// What is saved is all that there is.
+  void begin_from(fs::path const& saved) const {
+    fs::path const checkpoints = folder_.path() / "checkpoints";
+    fs::remove_all(checkpoints);
+    if (fs::exists(saved)) fs::copy(saved, checkpoints, fs::copy_options::recursive);
+  }
+  /// Copies the checkpoint whose name ends so, when it is there, in place of what is saved. False if it was
+  /// gone before it was copied, as later ones replace it, or never came.
+  [[nodiscard]] bool keep(std::string const& wanted, fs::path const& saved) const {
+    auto const end = std::chrono::steady_clock::now() + 20s;
+    for (; std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(1ms)) {
+      std::error_code problem;
+      for (auto const& each : fs::directory_iterator(folder_.path() / "checkpoints", problem)) {
+        std::string const name = each.path().filename().string();
+        bool const complete = fs::exists(each.path() / "manifest.json", problem);
+        if (!complete || !name.ends_with(wanted)) continue;
+        fs::path const copied = folder_.path() / "copied";
+        fs::remove_all(copied);
+        fs::create_directories(copied);
+        fs::copy(each.path(), copied / name, fs::copy_options::recursive, problem);
+        if (problem || !fs::exists(each.path())) return false;
+        fs::remove_all(saved);
+        fs::rename(copied, saved);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SurvivingTraining, R26WithoutAKilledRankTheOthersGiveTheBitsOfThatScheduleOfRanks) {
+  for (std::size_t const victim : {2U, 0U}) {
+    fs::remove(log());
+    LaunchedJob job(surviving());
+    ASSERT_TRUE(job.shows("epoch  1/12"));
+    send_to_rank(job, "train_mlp", victim, SIGKILL);
+    EXPECT_EQ(job.exit_code(), 0) << job.err();
+    auto const changes = changes_in(job.out());
+    ASSERT_EQ(changes.size(), 1U) << job.out();
+    EXPECT_EQ(changes[0].ranks, 3);
+    EXPECT_THAT(job.out(), ContainsRegex("final: test accuracy [0-9.]+, 3 ranks"));
+    EXPECT_THAT(job.err(), AllOf(ContainsRegex(text("\\[ddp-launch\\] rank ", victim,
+                                                    " \\(pid [0-9]+, cpu:0\\) was killed "
+                                                    "by signal 9 \\(SIGKILL\\): 3 of 4 ranks are left")),
+                                 ContainsRegex(text("\\[ddp-launch\\] went on without rank ", victim,
+                                                    " \\(pid [0-9]+, "
+                                                    "cpu:0\\), which was killed by signal 9"))));
+    auto const found = parameters();
+    EXPECT_EQ(found, replay(changes)) << "rank " << victim << " was killed after step " << changes[0].step;
+  }
+}
+
+TEST_F(SurvivingTraining, R26TwoAtOnceAndThenAnotherLeaveOneThatEndsWell) {
+  LaunchedJob job(surviving());
+  ASSERT_TRUE(job.shows("epoch  1/12"));
+  for (std::size_t const victim : {0U, 1U}) send_to_rank(job, "train_mlp", victim, SIGKILL);
+  ASSERT_TRUE(job.shows("going on with 2 ranks"));
+  std::this_thread::sleep_for(50ms);
+  send_to_rank(job, "train_mlp", 0, SIGKILL);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  auto const changes = changes_in(job.out());
+  ASSERT_GE(changes.size(), 2U) << job.out();
+  EXPECT_EQ(changes.back().ranks, 1);
+  auto const found = parameters();
+  EXPECT_EQ(found, replay(changes));
+}
+
+TEST_F(SurvivingTraining, R26AStoppedRankIsNamedByTheDeadlineAndEnded) {
+  LaunchedJob job(surviving(), {.environment = {"DDP_TIMEOUT=1"}});
+  ASSERT_TRUE(job.shows("epoch  1/12"));
+  send_to_rank(job, "train_mlp", 1, SIGSTOP);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              AllOf(ContainsRegex("rank 1 \\(pid [0-9]+, cpu:0\\) did not come to the others' "
+                                  "World::rebuild\\(\\) in time, since it was stopped by a signal"),
+                    ContainsRegex("went on without rank 1 \\(pid [0-9]+, cpu:0\\), which was stopped "
+                                  "by a signal .*, and then was killed by ddp-launch")));
+}
+
+TEST_F(SurvivingTraining, R26WithFewerThanTheLeastTheJobFailsWithTheFirstCause) {
+  LaunchedJob job(surviving({"--min-ranks", "3"}));
+  ASSERT_TRUE(job.shows("epoch  1/12"));
+  send_to_rank(job, "train_mlp", 1, SIGKILL);
+  ASSERT_TRUE(job.shows("going on with 3 ranks"));
+  send_to_rank(job, "train_mlp", 0, SIGKILL);
+  EXPECT_EQ(job.exit_code(), 137);
+  EXPECT_THAT(job.err(), AllOf(ContainsRegex("first cause: rank 0 .* was killed by signal 9"),
+                               HasSubstr("2 of 4 ranks are left, and --min-ranks is 3"),
+                               ContainsRegex("went on without rank 1 .*, which was killed by signal 9")));
+}
+
+TEST_F(SurvivingTraining, R26FewerThanTheLeastIsRestartedWithAllWhereThatIsAskedFor) {
+  LaunchedJob job(surviving({"--min-ranks", "4", "--max-restarts", "1"}));
+  ASSERT_TRUE(job.shows("epoch  1/12"));
+  send_to_rank(job, "train_mlp", 1, SIGKILL);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
+  EXPECT_THAT(job.out(), ContainsRegex("final: test accuracy [0-9.]+, 4 ranks"));
+}
+
+TEST_F(SurvivingTraining, R26WithoutTheLaunchersOptionALossEndsTheJobAndTheErrorSaysWhatHelps) {
+  LaunchedJob job(launch(4, {}, {"--survive"}));
+  ASSERT_TRUE(job.shows("epoch  1/12"));
+  send_to_rank(job, "train_mlp", 3, SIGKILL);
+  EXPECT_EQ(job.exit_code(), 137);
+  EXPECT_THAT(job.err(), AllOf(ContainsRegex("first cause: rank 3 .* was killed by signal 9"),
+                               HasSubstr("start it with ddp-launch --survive")));
+}
+
+TEST_F(SurvivingTraining, R26AProgramThatDoesNotGoOnFailsWithItsFirstCause) {
+  LaunchedJob job(launch(4, {"--survive"}, {}));
+  ASSERT_TRUE(job.shows("epoch  1/12"));
+  send_to_rank(job, "train_mlp", 3, SIGKILL);
+  EXPECT_EQ(job.exit_code(), 137);
+  EXPECT_THAT(job.err(), AllOf(ContainsRegex("first cause: rank 3 .* was killed by signal 9"),
+                               Not(HasSubstr("went on without"))));
+}
+
+}  // namespace
+}  // namespace ddp::testing
