@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kBetweenFlightLooks = 1s;
+constexpr auto kBetweenLooks = 1s;
 constexpr auto kLongWait = 2s;  ///< shorter ones are usual
 constexpr auto kBetweenWarnings = 60s;
 constexpr auto kBetweenPaces = 10s;
@@ -21,7 +21,7 @@ constexpr auto kUntilRanksAreBack = 2s;
 
 void ProgressMonitor::look(bool all_run, Clock::time_point now) {
   if (now < next_) return;
-  next_ = now + kBetweenFlightLooks;
+  next_ = now + kBetweenLooks;
   auto const all = recordings_.read();
   for (RankFlight const& flight : all) {
     bool const is_news = note(flight);

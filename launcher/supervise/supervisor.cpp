@@ -66,7 +66,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
       termination_(options, plan.mpi_ranks.has_value(), console,
                    [this](int signal) { processes_.send(signal); }),
       flights_(plan.world_size()),
-      looks_(plan, flights_, outcomes_, console),
+      progress_(plan, flights_, outcomes_, console),
       output_(plan, options, console, files.logs, loop_) {
   sigset_t signals = watched_signals();
   for (int const of_terminal : {SIGTSTP, SIGWINCH}) sigaddset(&signals, of_terminal);
@@ -82,7 +82,7 @@ JobOutcome Supervisor::run() {
     loop_.wait(next_deadline());
     auto const now = Clock::now();
     termination_.enforce(outcomes_.ranks(), now);
-    looks_.look(all_is_well(), now);
+    progress_.look(all_is_well(), now);
     if (may_stand_still() && now >= next_look_at_stopped_) look_for_standstill(now);
     outcomes_.look_for_oom_kills(now);
     output_.update_flow();
@@ -138,7 +138,7 @@ bool Supervisor::guards_may_tell() const {
 
 Supervisor::Clock::time_point Supervisor::next_deadline() const {
   if (mpirun_ended_) return *mpirun_ended_ + kForGuards;
-  auto const next = std::min(looks_.next(), termination_.deadline().value_or(Clock::time_point::max()));
+  auto const next = std::min(progress_.next(), termination_.deadline().value_or(Clock::time_point::max()));
   return may_stand_still() ? std::min(next, next_look_at_stopped_) : next;
 }
 
@@ -176,7 +176,7 @@ void Supervisor::stop_and_go_on() {
   if (plan_.mpi_ranks) std::this_thread::sleep_until(begin + kUntilMpirunTookASignal);
   auto const now = Clock::now();
   termination_.leave_out(now - begin);
-  looks_.leave_out(now);
+  progress_.leave_out(now);
   stands_since_.reset();
   processes_.send(SIGCONT);
 }
@@ -259,7 +259,7 @@ void Supervisor::note_end_behind_mpirun(ControlServer::Event const& event) try {
   if (!plan_.mpi_ranks) return;
   RankOutcome const& outcome = outcomes_.ranks()[event.rank.index()];
   if (!outcome.ended) {
-    looks_.look_at(event.rank);
+    progress_.look_at(event.rank);
     outcomes_.ended(event, Clock::now());
     if (!outcome.left) tell_ranks_of(outcome);
     judge_end(event.rank.index(), outcomes_.running());
@@ -285,7 +285,7 @@ void Supervisor::note_end(std::size_t index) {
   output_.drain(index);
   std::size_t const place = outcomes_.place_of(index);
   outcomes_.note_files(place, output_.out(index), output_.err(index));
-  if (!plan_.mpi_ranks) looks_.look_at(plan_.ranks[index].rank);
+  if (!plan_.mpi_ranks) progress_.look_at(plan_.ranks[index].rank);
 
   bool const killed = (termination_.killed() || outcomes_.ranks()[place].late) && end->signal == SIGKILL;
   RankOutcome const& outcome = outcomes_.ended(place, *end, killed, now);

@@ -88,7 +88,7 @@ class Supervisor {
   OutcomeRecorder outcomes_;
   Termination termination_;
   FlightRecordings flights_;
-  ProgressMonitor looks_;
+  ProgressMonitor progress_;
   OutputForwarder output_;
   std::optional<Clock::time_point> stands_since_;
   Clock::time_point next_look_at_stopped_{};
