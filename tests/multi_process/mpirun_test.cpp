@@ -121,7 +121,7 @@ TEST_F(Mpirun, L5TheSizeMustBeRightToo) {
 
 // F1, as far as MPI goes: the job's end is mpirun's, and its exit code tells the signal.
 TEST_F(Mpirun, F1AKilledRankEndsTheJob) {
-  for (char const* ranks : {"0=meet 1=kill", "0=kill 1=meet"}) {
+  for (char const* ranks : {"0=meet-or-stay 1=kill", "0=kill 1=meet-or-stay"}) {
     auto const outcome = run_ranks(2, std::string(LAUNCHED_RANK " ") + ranks, "-quiet");
     EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
   }

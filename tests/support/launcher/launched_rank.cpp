@@ -171,6 +171,11 @@ int act(std::string_view action) {
   if (action == "waiting") return show_waiting();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
+  if (action == "meet-or-stay") {  // until the job is ended
+    int const result = meet(*control, 20s);
+    if (result != 0) std::this_thread::sleep_for(30s);
+    return result;
+  }
   if (action == "notices") return send_notices(*control);
   if (action == "stay") {
     std::puts("joined");
