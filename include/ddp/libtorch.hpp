@@ -9,6 +9,7 @@
 #include "ddp/libtorch/distributed_data_parallel.hpp"
 #include "ddp/libtorch/distributed_sampler.hpp"
 #include "ddp/libtorch/optimizers.hpp"
+#include "ddp/libtorch/replicated.hpp"
 #include "ddp/libtorch/sharded_optimizer.hpp"
 #include "ddp/libtorch/step_graph.hpp"
 #include "ddp/libtorch/sync_batch_norm.hpp"

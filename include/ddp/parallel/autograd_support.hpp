@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "ddp/core/export.hpp"
@@ -13,15 +14,28 @@
 
 namespace DDP_EXPORT ddp {
 
-/// A view of a DistributedDataParallel, which must outlive it. Threads and errors: as there. ddp::libtorch is
-/// such an adapter.
+/// A view of a DistributedDataParallel, which must outlive it and stay where it is. Threads and errors: as
+/// there. ddp::libtorch is such an adapter.
 class AutogradSupport {
  public:
   /// Writes flags, of which each is 0 or 1.
   using TellFlags = std::function<void(std::span<std::uint8_t> flags)>;
+  /// What an adapter does in World::rebuild().
+  struct Following {
+    std::function<std::string()> why_not;                ///< why it cannot follow; empty if it can
+    std::function<void(std::string_view reason)> abort;  ///< its own operations fail; must not throw
+    /// Parameters and buffers are about to be read, or written, where this object knows them.
+    std::function<void()> settle;
+    /// The last step may have broken, gradients have been bound anew, parameters and buffers may have other
+    /// values, and what tell_with_tail() was given is forgotten. On every rank, in the order in which the
+    /// objects were made.
+    std::function<void()> go_on;
+  };
 
-  explicit AutogradSupport(DistributedDataParallel& ddp) noexcept;  ///< Of this one.
+  explicit AutogradSupport(DistributedDataParallel& ddp) noexcept : ddp_(&ddp) {}  ///< Of this one.
 
+  /// From now on World::rebuild() calls these, all of them.
+  void follow_world(Following follows);
   /// As DistributedDataParallel::no_gradient(), but in place of zeros this rank gives `kept`, a gradient of
   /// an earlier step, under the rules of gradient_ready(index, source): what the ranks have added up is
   /// averaged. The bound memory then has that average also if no rank used the parameter.
@@ -44,7 +58,7 @@ class AutogradSupport {
   [[nodiscard]] std::span<std::uint8_t const> told_with_tail();
 
  private:
-  Reducer* reducer_;
+  DistributedDataParallel* ddp_;
 };
 
 }  // namespace ddp

@@ -126,20 +126,20 @@ class World {
   ///
   /// It ends this World's communicators on every rank, waits for all ranks that live, for at most
   /// WorldOptions::timeout, and makes new communicators. Whoever dies meanwhile, also while it goes on, or
-  /// does not come, is left out; ddp-launch ends a process that did not come. Then the model, its buffers and
+  /// does not come, is left out; ddp-launch ends a process that did not come. Then models, their buffers and
   /// `state` get, on every rank, the values of the rank that has done most steps (of the lowest of several).
-  /// The World's DistributedDataParallel goes on with the same parameters: gradients are bound anew, and what
-  /// the broken step or micro-steps have added up is gone. DistributedSampler and StopSignal follow too; a
-  /// Checkpoint is to be made anew. References that communicator() returned before end.
+  /// Each DistributedDataParallel goes on with the same parameters: gradients are bound anew, and what the
+  /// broken step or micro-steps have added up is gone. DistributedSampler, StopSignal and Checkpoint follow
+  /// too. References that communicator() returned before end.
   ///
   /// The new ranks are 0 to size() - 1 in the order of the old ones, since collectives, samplers and programs
   /// count on that; members() says which ranks of the job they are, as ddp-launch and messages number them.
   ///
   /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. Throws
   /// Error(unsupported) without ddp-launch --survive, on a GPU, and where something hangs on this World that
-  /// cannot follow: a sub-group, a second DistributedDataParallel, sharding, join(), a comm hook,
-  /// on_bucket_ready(), a StepGraph, a module of libtorch, a guard of no_sync(). Throws Error(invalid_state)
-  /// if fewer than --min-ranks are left.
+  /// cannot follow: a sub-group, sharding, join(), a comm hook, on_bucket_ready(), a StepGraph, a guard of
+  /// no_sync(). Throws CommError(mismatch) if ranks have made their steps in other orders. Throws
+  /// Error(invalid_state) if fewer than --min-ranks are left.
   void rebuild(CommError const& error, Replicated& state);
   /// How often it was rebuilt: Membership::number.
   [[nodiscard]] int membership() const noexcept;

@@ -33,6 +33,11 @@ StatisticsExchange::StatisticsExchange(World world)
     require_one_nccl();
     own_stream_ = world_.make_comm_stream(world_.device());
   }
+  connect();
+}
+
+void StatisticsExchange::connect() {
+  membership_ = world_.membership();
   communicator_ = world_.communicator().split(all_ranks(world_.size()), world_.next_name("sync_batch_norm"));
 }
 
@@ -92,6 +97,7 @@ void StatisticsExchange::tell_names(torch::nn::Module const& module) {
 template <class Operation>
 void StatisticsExchange::in_turn(char const* pass, std::string const& norm, Operation operation) try {
   std::lock_guard const lock(mutex_);
+  if (membership_ != world_.membership()) connect();
   streams_->in_turn(own_stream_ ? *own_stream_ : world_.stream(), operation);
 } catch (CommError const& error) {
   if (error.code() == ErrorCode::aborted) throw;  // the reason lies elsewhere

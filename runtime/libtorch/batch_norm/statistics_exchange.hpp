@@ -18,7 +18,8 @@ namespace ddp::libtorch {
 /// A communicator of a World's ranks that all SyncBatchNorm modules of the World share, beside those of
 /// gradients. On a GPU it has a stream of its own, ordered with PyTorch's current stream at each call, so
 /// that its operations have one order whatever streams a program uses; the host waits for nothing. On a CPU
-/// operations run in the calling thread.
+/// operations run in the calling thread. When the World was rebuilt, the next operation makes another
+/// communicator, of the ranks that are left.
 class StatisticsExchange {
  public:
   /// The exchange of `world`; collective if there is none yet, or if it has failed.
@@ -45,10 +46,12 @@ class StatisticsExchange {
   void all_reduce(at::Tensor const& values, std::string const& norm);
 
  private:
+  void connect();
   template <class Operation>
   void in_turn(char const* pass, std::string const& norm, Operation operation);
 
   World world_;
+  int membership_ = 0;  // of the World, when communicator_ was made
   std::unique_ptr<GpuStreams> streams_;
   std::unique_ptr<Stream> own_stream_;  // of a GPU
   std::mutex mutex_;

@@ -201,11 +201,10 @@ class Checkpoint::Impl {
     model_size_ = next_;
     for (NamedOptimizer const& of : optimizers_) {
       if (of.optimizer == nullptr) continue;
-      visit_state(*of.optimizer, names_,
-                  [&](std::string const& name, at::Tensor const& values, SetNumber const& set) {
-                    at::Tensor const now = as_real(values);
-                    use(entry(inside(of.name, name), now), now, set);
-                  });
+      visit_state(*of.optimizer, names_, [&](StatePart const& part) {
+        at::Tensor const now = as_real(part.values);
+        use(entry(inside(of.name, part.name), now), now, part.set);
+      });
     }
   }
 

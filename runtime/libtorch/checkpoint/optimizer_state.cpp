@@ -59,7 +59,7 @@ std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimi
       throw Error(ErrorCode::unsupported,
                   text("parameter \"", name,
                        "\" has no momentum yet, and with dampening SGD does not begin with zeros: make the "
-                       "Checkpoint after its first step()"));
+                       "Checkpoint, or the Replicated, after its first step()"));
     }
     auto state = std::make_unique<optim::SGDParamState>();
     state->momentum_buffer(zeros_for(parameter));
@@ -75,24 +75,25 @@ std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimi
   }
   throw Error(
       ErrorCode::unsupported,
-      "this optimizer's state cannot be named: Checkpoint knows SGD, Adam, AdamW, RMSprop and Adagrad. Save "
-      "it with torch::save() beside a Checkpoint of the module alone");
+      "this optimizer's state is not known: expected SGD, Adam, AdamW, RMSprop or Adagrad. Save it with "
+      "torch::save() beside a Checkpoint of the module alone");
 }
 
 class Visit {
  public:
   Visit(std::string name, StateVisitor const& visitor) : name_(std::move(name)), visitor_(visitor) {}
   void tensor(char const* what, at::Tensor const& tensor) const {
-    if (tensor.defined()) visitor_(text("state.", name_, ".", what), tensor, {});
+    if (tensor.defined()) visitor_({text("state.", name_, ".", what), tensor, {}, tensor});
   }
   void count(std::int64_t& count) const {
-    visitor_(text("state.", name_, ".step"), at::scalar_tensor(count, at::kLong),
-             [&](at::Tensor const& value) { count = value.item<std::int64_t>(); });
+    visitor_({text("state.", name_, ".step"), at::scalar_tensor(count, at::kLong),
+              [&](at::Tensor const& value) { count = value.item<std::int64_t>(); },
+              at::from_blob(&count, {}, at::kLong)});
   }
   // A count on the parameter's device: in the file it is what the other optimizers write.
   void count(at::Tensor const& count) const {
-    visitor_(text("state.", name_, ".step"), count.to(at::kCPU, at::kLong),
-             [&](at::Tensor const& value) { count.fill_(value.item()); });
+    visitor_({text("state.", name_, ".step"), count.to(at::kCPU, at::kLong),
+              [&](at::Tensor const& value) { count.fill_(value.item()); }, count});
   }
 
  private:
@@ -168,8 +169,8 @@ void visit_state(optim::Optimizer& optimizer, ParameterNames const& names, State
     }
     std::size_t const index = number++;
     if (!group.has_options()) continue;
-    visitor(text("param_groups.", index, ".lr"), at::scalar_tensor(group.options().get_lr(), at::kDouble),
-            [&](at::Tensor const& lr) { group.options().set_lr(lr.item<double>()); });
+    visitor({text("param_groups.", index, ".lr"), at::scalar_tensor(group.options().get_lr(), at::kDouble),
+             [&](at::Tensor const& lr) { group.options().set_lr(lr.item<double>()); }});
   }
 }
 

@@ -13,10 +13,17 @@ class Optimizer;
 
 namespace ddp::libtorch {
 
-/// Called with each part of the state, in an order that is equal on every rank: a tensor; or a scalar that
-/// has the value of a number, which `set` changes.
-using StateVisitor = std::function<void(std::string const& name, at::Tensor const& values,
-                                        std::function<void(at::Tensor const& value)> const& set)>;
+/// A tensor; or a scalar that has the value of a number, which `set` changes.
+struct StatePart {
+  std::string name;
+  at::Tensor values;
+  std::function<void(at::Tensor const& value)> set{};
+  /// Where the optimizer has it, as long as it does; undefined for what only `set` can change.
+  at::Tensor memory{};
+};
+
+/// Called with each part of the state, in an order that is equal on every rank.
+using StateVisitor = std::function<void(StatePart const& part)>;
 
 /// The names of parameters, by their tensors.
 using ParameterNames = std::map<c10::TensorImpl const*, std::string>;

@@ -55,16 +55,15 @@ ShardedState::ShardedState(World world, std::string prefix, ShardedOptimizer& op
 template <class OnTensor, class OnNumber>
 void ShardedState::visit(OnTensor on_tensor, OnNumber on_number) {
   constexpr std::string_view kState = "state.";
-  visit_state(optimizer_.inner(), piece_names_,
-              [&](std::string const& name, at::Tensor const& values,
-                  std::function<void(at::Tensor const& value)> const& set) {
-                if (!name.starts_with(kState)) return;  // a learning rate
-                std::size_t const dot = name.find('.', kState.size());
-                std::size_t piece = 0;
-                Classic<std::istringstream>(name.substr(kState.size(), dot - kState.size())) >> piece;
-                std::string const field = name.substr(dot + 1);
-                set ? on_number(piece, field, values, set) : on_tensor(piece, field, as_real(values));
-              });
+  visit_state(optimizer_.inner(), piece_names_, [&](StatePart const& part) {
+    std::string const& name = part.name;
+    if (!name.starts_with(kState)) return;  // a learning rate
+    std::size_t const dot = name.find('.', kState.size());
+    std::size_t piece = 0;
+    Classic<std::istringstream>(name.substr(kState.size(), dot - kState.size())) >> piece;
+    std::string const field = name.substr(dot + 1);
+    part.set ? on_number(piece, field, part.values, part.set) : on_tensor(piece, field, as_real(part.values));
+  });
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     if (pieces_[i].is_master) on_tensor(i, kMaster, pieces_[i].tensor);
   }

@@ -56,7 +56,7 @@ void DistributedDataParallel::Engine::on_bucket_ready(BucketReady update) {
 // Parameters that this rank has not used are updated after the comparison of weights, so then all are.
 bool DistributedDataParallel::Engine::compares_weights() {
   std::uint64_t const every = options_.runtime.verify_every;
-  return every > 0 && (runtime_->steps() + 1) % every == 0;
+  return every > 0 && (runtime_->steps() - steps_before_ + 1) % every == 0;
 }
 
 // `work` is trivially copyable. On a CPU its exceptions reach the program through the stream; on a GPU they

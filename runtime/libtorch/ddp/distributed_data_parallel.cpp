@@ -58,11 +58,19 @@ void DistributedDataParallel::Engine::build() {
   runtime_.emplace(world_, parameters(), std::move(runtime));
   if (is_sharded()) streams_->free_unused_memory();  // where the values were before
   buffers_->start_again();
-  if (options_.runtime.buffer_sync != BufferSync::never && buffers_->flags() > 0) {
-    AutogradSupport(*runtime_).tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {
-      buffers_->say(flags, recording_ != nullptr);
-    });
-  }
+  tell_of_buffers();
+  watch_passes();
+  AutogradSupport(*runtime_).follow_world(following());
+}
+
+void DistributedDataParallel::Engine::tell_of_buffers() {
+  if (options_.runtime.buffer_sync == BufferSync::never || buffers_->flags() == 0) return;
+  AutogradSupport(*runtime_).tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {
+    buffers_->say(flags, recording_ != nullptr);
+  });
+}
+
+void DistributedDataParallel::Engine::watch_passes() {
   pass_ = std::make_shared<BackwardPass>(BackwardPass::Events{
       .sends = [this] { send_rest(); },
       .ended = [this] { end_step(); },

@@ -12,6 +12,7 @@
 
 #include "ddp/libtorch/bucket_hooks.hpp"
 #include "ddp/libtorch/distributed_data_parallel.hpp"
+#include "ddp/parallel/autograd_support.hpp"
 #include "libtorch/ddp/backward_pass.hpp"
 #include "libtorch/ddp/gradient_hook.hpp"
 #include "libtorch/ddp/module_buffers.hpp"
@@ -94,6 +95,12 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   Engine(World world, torch::nn::Module& module, Options options);
   void build();
   void prepare();
+  void watch_passes();
+  void tell_of_buffers();
+  // For World::rebuild().
+  [[nodiscard]] AutogradSupport::Following following();
+  void settle();
+  void go_on_rebuilt();
   [[nodiscard]] std::vector<Parameter> parameters();
 
   void record_micro_step(std::size_t index, at::Tensor const& gradient);
@@ -143,6 +150,7 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
   std::uint64_t step_ = 1;                               // the one that is next or under way
   std::uint64_t rest_given_ = 0;                         // the last step whose give_rest() was called
+  std::uint64_t steps_before_ = 0;                       // runtime_->steps() when the World was rebuilt
   std::optional<ddp::DistributedDataParallel> runtime_;  // destroyed before what it refers to
 };
 

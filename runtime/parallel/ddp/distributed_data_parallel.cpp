@@ -8,6 +8,7 @@
 #include "comm/tracing_communicator.hpp"
 #include "core/system/own_process.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/parallel/autograd_support.hpp"
 #include "observe/flight_recorder.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
@@ -120,16 +121,23 @@ struct DistributedDataParallel::Engine final : WorldFollower {
   Engine& operator=(Engine const&) = delete;
   ~Engine() override { std::erase(WorldAccess::state(world).followers, this); }
 
-  [[nodiscard]] std::string why_not_rebuilt() const override { return parts.reducer->why_not_rebuilt(); }
+  [[nodiscard]] std::string why_not_rebuilt() const override {
+    std::string why = parts.reducer->why_not_rebuilt();
+    return why.empty() && adapter ? adapter->why_not() : why;
+  }
   [[nodiscard]] std::uint64_t steps() const override { return steps_before + parts.reducer->steps(); }
   [[nodiscard]] std::vector<TensorView> values() const override {
+    if (adapter) adapter->settle();
     std::vector<TensorView> all;
     for (Parameter const& parameter : parts.reducer->parameters()) all.push_back(parameter.value);
     for (NamedTensor const& buffer : options.buffers) all.push_back(buffer.value);
     return all;
   }
   void have_done(std::uint64_t steps) override { steps_before = steps - parts.reducer->steps(); }
-  void abort(std::string_view reason) noexcept override { parts.reducer->abandon_step(reason, true); }
+  void abort(std::string_view reason) noexcept override {
+    parts.reducer->abandon_step(reason, true);
+    if (adapter) adapter->abort(reason);
+  }
   void follow() override;
 
   OwnProcess maker;
@@ -139,6 +147,7 @@ struct DistributedDataParallel::Engine final : WorldFollower {
   std::vector<Device> devices;                                     // of the lanes
   std::uint64_t steps_before = 0;                                  // of reducers before this one; modulo 2^64
   std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
+  std::optional<AutogradSupport::Following> adapter;
   Parts parts;
 };
 
@@ -219,7 +228,10 @@ void DistributedDataParallel::Engine::follow() {
   steps_before = done;
   owner->reducer_ = parts.reducer.get();
   owner->zero_gradients();  // in the program's memory they are what the broken step has left
+  if (adapter) adapter->go_on();
 }
+
+void AutogradSupport::follow_world(Following follows) { ddp_->engine_->adapter = std::move(follows); }
 
 void DistributedDataParallel::mark_buffer_dirty(std::size_t index) { engine_->parts.buffers->mark(index); }
 

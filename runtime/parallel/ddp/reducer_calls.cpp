@@ -34,20 +34,19 @@ std::span<Parameter const> DDP::parameters() const noexcept { return reducer_->p
 BucketPlan const& DDP::plan() const noexcept { return reducer_->plan(); }
 std::size_t DDP::messages() const { return reducer_->messages(); }
 
-AutogradSupport::AutogradSupport(DistributedDataParallel& ddp) noexcept : reducer_(ddp.reducer_) {
-  reducer_->cannot_be_rebuilt("an adapter such as ddp::libtorch cannot follow its World yet");
-}
 void AutogradSupport::no_gradient(std::size_t index, Tensor kept) {
-  reducer_->no_gradient(index, std::move(kept));
+  ddp_->reducer_->no_gradient(index, std::move(kept));
 }
-void AutogradSupport::send_rest() { reducer_->send_rest(); }
-void AutogradSupport::abandon_step(std::string_view reason) noexcept { reducer_->abandon_step(reason, true); }
+void AutogradSupport::send_rest() { ddp_->reducer_->send_rest(); }
+void AutogradSupport::abandon_step(std::string_view reason) noexcept {
+  ddp_->reducer_->abandon_step(reason, true);
+}
 void AutogradSupport::since_last_step(bool changed_parameters, bool cleared_gradients) {
-  reducer_->since_last_step(changed_parameters, cleared_gradients);
+  ddp_->reducer_->since_last_step(changed_parameters, cleared_gradients);
 }
 void AutogradSupport::tell_with_tail(std::size_t flags, TellFlags say) {
-  reducer_->tell_with_tail(flags, std::move(say));
+  ddp_->reducer_->tell_with_tail(flags, std::move(say));
 }
-std::span<std::uint8_t const> AutogradSupport::told_with_tail() { return reducer_->told_with_tail(); }
+std::span<std::uint8_t const> AutogradSupport::told_with_tail() { return ddp_->reducer_->told_with_tail(); }
 
 }  // namespace ddp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -27,17 +28,47 @@ bool is_of_a_lost_rank(CommError const& error) {
          error.code() == ErrorCode::aborted;
 }
 
-std::uint64_t steps_of(WorldState const& state) {
-  return state.followers.empty() ? 0 : state.followers.front()->steps();
+// By follower, in the order in which they were made.
+using Steps = std::vector<std::uint64_t>;
+
+std::string steps_of(WorldState const& state) {
+  std::string said;
+  for (WorldFollower const* const follower : state.followers) append_field(said, follower->steps());
+  return said;
 }
 
 // The members' steps, by place.
-std::vector<std::uint64_t> steps_of(Membership const& next) {
-  std::vector<std::uint64_t> steps;
+std::vector<Steps> steps_of(Membership const& next) {
+  std::vector<Steps> all;
   for (std::string const& said : next.values) {
-    static_cast<void>(RecordReader(said) >> steps.emplace_back(0));
+    Steps& steps = all.emplace_back();
+    RecordReader reader(said);
+    for (std::uint64_t each = 0; reader >> each;) steps.push_back(each);
   }
-  return steps;
+  return all;
+}
+
+std::string describe(Steps const& steps) {
+  std::string words;
+  for (std::uint64_t const each : steps) words += text(words.empty() ? "" : " and ", each);
+  return words.empty() ? "no" : words;
+}
+
+// The place of the first rank that has done most. All ranks go through one sequence of steps, each of one
+// follower, so of two ranks one has done everything that the other has, and any comparison finds it. That one
+// gives the values of all followers: those of several ranks would be a state that no rank ever had.
+std::size_t ahead_in(std::vector<Steps> const& all, std::span<Rank const> members) {
+  auto const place = static_cast<std::size_t>(std::ranges::max_element(all) - all.begin());
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (std::ranges::equal(all[r], all[place], std::less_equal())) continue;
+    throw CommError(
+        ErrorCode::mismatch,
+        text("World::rebuild(): the DistributedDataParallel objects of rank ", members[r], " have done ",
+             describe(all[r]), " steps, those of rank ", members[place], " ", describe(all[place]),
+             ": expected the same objects on every rank, made before a rank "
+             "is lost, and their steps in the same order"));
+  }
+  return place;
 }
 
 // Gives every rank the values of `source`, all of them or, if a rank is lost meanwhile, none: until then this
@@ -80,10 +111,8 @@ bool loses_one_of(ControlPlane const& control, std::span<Rank const> members) {
 // Once: from the old membership to the next, which is in `members` when it has begun.
 void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector<Rank>& members) {
   auto const began = std::chrono::steady_clock::now();
-  Membership next = state.control->rebuild(record(steps_of(state)), Deadline::after(state.options.timeout));
+  Membership next = state.control->rebuild(steps_of(state), Deadline::after(state.options.timeout));
   auto const steps = steps_of(next);
-  auto const ahead = std::ranges::max_element(steps);
-  Rank const source{static_cast<int>(ahead - steps.begin())};
   std::string const name = text("ddp/@", next.number);
   members = next.ranks;
   state.communicator = state.connect(name, members);
@@ -93,19 +122,20 @@ void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector
   state.next_object = 0;
   state.take_members(members, state.communicator->rank());
 
-  std::vector<TensorView> values;
-  for (WorldFollower* const follower : state.followers) values = follower->values();
-  values.insert(values.end(), replicated.tensors().begin(), replicated.tensors().end());
-  give(values, source, *state.communicator, *state.stream);
-  for (WorldFollower* const follower : state.followers) {
-    follower->have_done(*ahead);
-    follower->follow();
+  std::size_t const source = ahead_in(steps, members);
+  std::vector<TensorView> values(replicated.tensors().begin(), replicated.tensors().end());
+  for (WorldFollower const* const follower : state.followers) {
+    auto const more = follower->values();
+    values.insert(values.end(), more.begin(), more.end());
   }
+  give(values, Rank{static_cast<int>(source)}, *state.communicator, *state.stream);
+  for (std::size_t f = 0; f < state.followers.size(); ++f) state.followers[f]->have_done(steps[source][f]);
+  for (WorldFollower* const follower : state.followers) follower->follow();
   std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - began;
   log(LogLevel::info,
       text("rank ", state.info.rank, " is rank ", state.place->rank, " of ", state.place->size,
-           " in membership ", next.number, ", with the values of rank ", state.members[source.index()],
-           " after ", *ahead, " steps; ready after ", took.count(), " ms"));
+           " in membership ", next.number, ", with the values of rank ", state.members[source], " after ",
+           describe(steps[source]), " steps; ready after ", took.count(), " ms"));
 }
 
 }  // namespace
@@ -114,8 +144,10 @@ std::string why_not_rebuilt(WorldState const& state) {
   if (state.parent) return "a sub-group cannot be rebuilt; let it go, and rebuild the World it was made of";
   if (state.device.kind != DeviceKind::cpu) return "ranks with a GPU cannot go on yet";
   if (state.subgroups > 0) return "a sub-group of this World cannot follow it; let it go before";
-  if (state.followers.size() > 1) return "only one DistributedDataParallel can follow its World";
-  return state.followers.empty() ? std::string() : state.followers.front()->why_not_rebuilt();
+  for (WorldFollower const* const follower : state.followers) {
+    if (std::string why = follower->why_not_rebuilt(); !why.empty()) return why;
+  }
+  return {};
 }
 
 void World::rebuild(CommError const& error, Replicated& state) {

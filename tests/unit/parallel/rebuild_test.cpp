@@ -4,18 +4,16 @@
 #include <array>
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <thread>
 #include <vector>
 
-#include "bootstrap/in_process/control.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
 #include "parallel/world/world_state.hpp"
 #include "support/errors.hpp"
 #include "support/models/toy_model.hpp"
 #include "support/ranks/in_process_worlds.hpp"
-#include "support/ranks/lost_rank.hpp"
+#include "support/ranks/surviving_ranks.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -25,48 +23,12 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Thrown by a rank that dies.
-struct Dies {};
-
-/// Ranks that may go on as long as `min_ranks` are left.
-class SurvivingRanks {
- public:
-  explicit SurvivingRanks(int size, int min_ranks = 1)
-      : job_(std::make_shared<InProcessJob>(size, min_ranks)), planes_(job_->control_planes()) {}
-
-  void run(std::function<void(World& world)> const& body,
-           std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-    run_ranks(job_->size(), [&](int r) {
-      World world =
-          World::over([&](Deadline) { return planes_[static_cast<std::size_t>(r)]; }, {.timeout = timeout});
-      try {
-        body(world);
-      } catch (Dies const&) {
-      }
-    });
-  }
-  /// As if the process were killed.
-  [[noreturn]] void die(World const& world) {
-    job_->declare_lost(killed(world.members()[world.rank().index()].value(), 9));
-    throw Dies();
-  }
-
- private:
-  std::shared_ptr<InProcessJob> job_;
-  std::vector<std::shared_ptr<ControlPlane>> planes_;
-};
-
-/// What a collective throws when a rank is lost.
-CommError loss_of(World const& world) {
-  return error_of<CommError>([&] { static_cast<void>(world.all_reduce_scalar(1)); });
-}
-
 /// One value, on a rank that has done so many steps.
 struct Follower : WorldFollower {
   Follower(World const& of, std::uint64_t done) : world(of), steps_done(done) {
     WorldAccess::state(world).followers.push_back(this);
   }
-  ~Follower() override { WorldAccess::state(world).followers.clear(); }
+  ~Follower() override { std::erase(WorldAccess::state(world).followers, this); }
   [[nodiscard]] std::string why_not_rebuilt() const override { return {}; }
   [[nodiscard]] std::uint64_t steps() const override { return steps_done; }
   [[nodiscard]] std::vector<TensorView> values() const override {
@@ -250,6 +212,76 @@ TEST(WorldRebuild, R26NobodyNeedBeLost) {
       milliseconds(1000));
 }
 
+// Two models are trained in turn, as a GAN's. Rank 1 has done a step of the second one more than the others,
+// rank 2 breaks off in the first one's. All that rank 1 has is given: a state that one rank really had.
+TEST(WorldRebuild, R26OfSeveralModelsAllAreThoseOfTheRankThatHasDoneMostSteps) {
+  SurvivingRanks ranks(4);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    std::uint64_t const first = old == 2 ? 7 : 8;
+    Follower one(world, first);
+    Follower other(world, old == 1 ? 8 : 7);
+    one.value = 10 + old;
+    other.value = 20 + old;
+    int position = old;
+    Replicated alike(world, {&position});
+    if (old == 3) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(one.value, 11);
+    EXPECT_EQ(other.value, 21);
+    EXPECT_EQ(one.steps_done, 8U);
+    EXPECT_EQ(other.steps_done, 8U);
+    EXPECT_EQ(position, 1);
+    EXPECT_EQ(one.follows + other.follows, 2);
+  });
+}
+
+TEST(WorldRebuild, R26SeveralModelsGoOnWithWhatTheirTrainingComputes) {
+  SurvivingRanks ranks(4);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    std::array<ToyModel, 2> models{ToyModel({300, 7}, old), ToyModel({50}, old)};
+    std::vector<DistributedDataParallel> ddp;
+    for (ToyModel& model : models) ddp.emplace_back(world, model.parameters());
+    std::array<int, 2> done{};
+    Replicated alike(world, {&done});
+    auto const train = [&] {  // done[0] is ahead of done[1], or as far
+      while (done[1] < 6) {
+        std::size_t const now = done[0] == done[1] ? 0 : 1;
+        if (old == 2 && now == 1 && done[1] == 3) ranks.die(world);
+        models[now].clear_gradients();
+        models[now].fill_gradients(world.rank().value());
+        mark_all(ddp[now]);
+        ddp[now].synchronize();
+        EXPECT_EQ(models[now].gradients[0][3], ToyModel::average_gradient(0, 3, world.size()));
+        ++done[now];
+      }
+    };
+    world.rebuild(error_of<CommError>(train), alike);
+    EXPECT_EQ(done[0], 4);
+    EXPECT_EQ(done[1], 3);
+    train();
+    EXPECT_EQ(ddp[0].steps(), 6U);
+    EXPECT_EQ(ddp[1].steps(), 6U);
+    world.barrier();
+  });
+}
+
+TEST(WorldRebuild, R26ModelsWhoseStepsComeInAnotherOrderAreRefusedOnEveryRank) {
+  SurvivingRanks ranks(3);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    Follower one(world, old == 1 ? 7 : 8);
+    Follower other(world, old == 1 ? 8 : 7);
+    Replicated alike(world, {});
+    if (old == 2) ranks.die(world);
+    CommError const error = error_of<CommError>([&] { world.rebuild(loss_of(world), alike); });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_THAT(error.what(),
+                HasSubstr("objects of rank 1 have done 7 and 8 steps, those of rank 0 8 and 7"));
+  });
+}
+
 TEST(WorldRebuild, R26WhatIsNoLossIsThrownAgain) {
   SurvivingRanks ranks(2);
   ranks.run([&](World& world) {
@@ -304,8 +336,9 @@ TEST(WorldRebuild, R26WhatCannotFollowIsRefusedBeforeAnythingIsDone) {
       expect_refused("a comm hook");
       ddp.set_comm_hook({});
       ToyModel second({50});
-      DistributedDataParallel other(world, second.parameters());
-      expect_refused("only one DistributedDataParallel");
+      DistributedDataParallel const other(world, second.parameters());
+      auto const guard = ddp.no_sync();
+      expect_refused("a guard of no_sync() lives");  // of one of them
     }
     {
       DistributedDataParallel ddp(world, model.parameters(),

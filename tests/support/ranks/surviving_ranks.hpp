@@ -1,0 +1,55 @@
+// Ranks that are threads, of which some die and the others go on.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "bootstrap/in_process/control.hpp"
+#include "ddp/parallel/world.hpp"
+#include "support/errors.hpp"
+#include "support/ranks/lost_rank.hpp"
+#include "support/ranks/run_ranks.hpp"
+
+namespace ddp::testing {
+
+/// Thrown by a rank that dies.
+struct Dies : std::exception {};
+
+/// Ranks that may go on as long as `min_ranks` are left.
+class SurvivingRanks {
+ public:
+  explicit SurvivingRanks(int size, int min_ranks = 1)
+      : job_(std::make_shared<InProcessJob>(size, min_ranks)), planes_(job_->control_planes()) {}
+
+  void run(std::function<void(World& world)> const& body,
+           std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+    run_ranks(job_->size(), [&](int r) {
+      World world =
+          World::over([&](Deadline) { return planes_[static_cast<std::size_t>(r)]; }, {.timeout = timeout});
+      try {
+        body(world);
+      } catch (Dies const&) {
+      }
+    });
+  }
+  /// As if the process were killed.
+  [[noreturn]] void die(World const& world) {
+    job_->declare_lost(killed(world.members()[world.rank().index()].value(), 9));
+    throw Dies();
+  }
+
+ private:
+  std::shared_ptr<InProcessJob> job_;
+  std::vector<std::shared_ptr<ControlPlane>> planes_;
+};
+
+/// What a collective throws when a rank is lost.
+inline CommError loss_of(World const& world) {
+  return error_of<CommError>([&] { static_cast<void>(world.all_reduce_scalar(1)); });
+}
+
+}  // namespace ddp::testing
