@@ -34,6 +34,7 @@ struct Options {
   std::string text;
   bool graph = false;
   bool shard = false;
+  bool survive = false;
 };
 
 po::options_description describe(Options& options) {
@@ -52,6 +53,7 @@ po::options_description describe(Options& options) {
       "amp: autocast");
   add("graph", po::bool_switch(&options.graph), "replay steps as one CUDA graph, on GPUs");
   add("shard", po::bool_switch(&options.shard), "each rank keeps and updates a part of the optimizer");
+  add("survive", po::bool_switch(&options.survive), "go on when a rank is lost, under ddp-launch --survive");
   add("lr", po::value(&options.learning_rate)->default_value(3e-4, "3e-4"), "learning rate of AdamW");
   add("seed", po::value(&options.seed)->default_value(1), "of initial weights and batches");
   return all;
@@ -66,6 +68,7 @@ void check(Options& options) {
       "numbers from 1 on");
   expect(sizes.vocabulary >= 256, "--vocabulary from 256 on");
   expect(sizes.width <= 64 || sizes.width % 64 == 0, "a multiple of 64, or less, for --width");
+  expect(!options.survive || !options.shard, "--survive without --shard, where a lost rank's part is lost");
   sizes.heads = std::max<std::int64_t>(sizes.width / 64, 1);
 }
 
@@ -91,8 +94,9 @@ torch::Tensor read_tokens(Options const& options) {
   return torch::tensor(tokens);
 }
 
-void train(Options const& options, ddp::World const& world) {
-  expect(options.batch % world.size() == 0, "a multiple of the number of ranks for --batch");
+void train(Options const& options, ddp::World world) {
+  expect(options.batch >= world.size(), "a sequence for each rank at least for --batch");
+  expect(!options.graph || options.batch % world.size() == 0, "equal parts of --batch with --graph");
   torch::Device const device = ddp::libtorch::device(world);
   torch::manual_seed(options.seed);
   training::use_fast_kernels();
@@ -112,11 +116,9 @@ void train(Options const& options, ddp::World const& world) {
   }
 
   torch::Tensor const tokens = read_tokens(options);
-  std::int64_t const mine = options.batch / world.size();
   auto const window = torch::arange(options.sizes.context + 1);
   training::Report report(world, options.report, options.steps);
-  torch::Tensor const batch =
-      torch::empty({mine, options.sizes.context + 1}, torch::dtype(torch::kLong).device(device));
+  torch::Tensor batch;  // a graph has recorded where it lies
   torch::Tensor loss;
   auto const step_once = [&] {
     net->zero_grad();
@@ -129,14 +131,36 @@ void train(Options const& options, ddp::World const& world) {
   };
   std::optional<ddp::libtorch::StepGraph> graph;
   if (options.graph) graph.emplace(model, step_once);
-  for (std::int64_t step = 1; step <= options.steps; ++step) {
-    // Every rank draws the starts of all sequences, and takes its part.
-    auto const starts = torch::randint(tokens.size(0) - options.sizes.context, {options.batch, 1})
-                            .narrow(0, mine * static_cast<std::int64_t>(world.rank().index()), mine);
-    batch.copy_(tokens.index({starts + window}));
-    graph ? graph->run() : step_once();
-    report.after(step, loss,
-                 [](double seconds) { std::cout << std::setprecision(2) << 1e3 * seconds << " ms a step"; });
+  std::int64_t step = 0;  // so many are done
+  auto const go_on = [&] {
+    while (step < options.steps) {
+      // Every rank draws the starts of all sequences, by the step's number, and takes its part.
+      auto const random =
+          at::make_generator<at::CPUGeneratorImpl>(options.seed * 1000003 + static_cast<std::uint64_t>(step));
+      auto const starts = torch::randint(tokens.size(0) - options.sizes.context, {options.batch, 1}, random);
+      std::int64_t const begin = options.batch * world.rank().value() / world.size();
+      std::int64_t const mine = options.batch * (world.rank().value() + 1) / world.size() - begin;
+      auto const sequences = tokens.index({starts.narrow(0, begin, mine) + window});
+      batch.defined() && batch.size(0) == mine ? batch.copy_(sequences) : batch = sequences.to(device);
+      if (options.batch % world.size() != 0) model.set_weight(static_cast<double>(mine));
+      graph ? graph->run() : step_once();
+      ++step;
+      auto const part = static_cast<double>(mine * world.size()) / static_cast<double>(options.batch);
+      report.after(step, part == 1 ? loss : loss * part, [](double seconds) {
+        std::cout << std::setprecision(2) << 1e3 * seconds << " ms a step";
+      });
+    }
+  };
+  if (!options.survive) return go_on();
+  ddp::Replicated alike(world, {ddp::libtorch::replicated(world, *optimizer), &step});
+  while (step < options.steps) {
+    try {
+      go_on();
+    } catch (ddp::CommError const& error) {
+      world.rebuild(error, alike);
+      if (world.rank() == 0)
+        std::cout << "going on with " << world.size() << " ranks after step " << step << std::endl;
+    }
   }
 }
 

@@ -1,5 +1,9 @@
-"""The example gpt2 on two CPU ranks is the training of one rank on the whole batch: gpt2_test.py DDP_LAUNCH GPT2"""
+"""The example gpt2 on several CPU ranks is the training of one rank on the whole batch, also where one of them is killed:
+gpt2_test.py DDP_LAUNCH GPT2"""
+import os
+import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -27,6 +31,34 @@ for dtype, tolerance in (("fp32", 1e-5), ("amp", 2e-3), ("bf16", 2e-2)):
         sys.exit(f"{dtype}: expected the same losses of a sharded optimizer, found {of_parts} and {of_two}")
 if abs(losses(1, "--seed", "2")[1] - losses(1)[1]) < 1e-3:
     sys.exit("expected other losses of another seed: these tests would see nothing")
+
+
+def ranks_of(launcher):
+    """The processes of the ranks, in the order of their start."""
+    children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return [int(pid) for pid in children if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "gpt2"]
+
+
+def losses_by_step(text):
+    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([0-9.]+)", text)}
+
+
+LONG = "--layers 2 --width 32 --context 16 --vocabulary 256 --batch 12 --steps 240 --report 20 --lr 1e-3".split()
+whole = losses_by_step(subprocess.run([gpt2, *LONG], capture_output=True, text=True, check=True).stdout)
+for victim in (2, 0):
+    with subprocess.Popen([launch, "--survive", "--cpus", "4", "--no-log-files", "--", gpt2, *LONG, "--survive"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        said = ""
+        for line in job.stdout:
+            said += line
+            if "step 40:" in line:
+                os.kill(ranks_of(job.pid)[victim], signal.SIGKILL)
+        errors = job.stderr.read()
+    found = losses_by_step(said)
+    if job.returncode != 0 or "going on with 3 ranks after step" not in said or found.keys() != whole.keys():
+        sys.exit(f"expected a training that goes on without rank {victim}, found {job.returncode}: {said}{errors}")
+    if not found[240] < found[20] or any(abs(found[s] - whole[s]) > 1e-3 * whole[s] for s in whole):
+        sys.exit(f"without rank {victim}: expected the losses of one rank, {whole}, found {found}")
 refused = subprocess.run([gpt2, "--width", "100"], capture_output=True, text=True, check=False)
 if refused.returncode != 64 or "multiple of 64" not in refused.stderr:
     sys.exit(f"expected --width 100 to be refused, found {refused.returncode}: {refused.stderr}")
