@@ -40,34 +40,24 @@ std::vector<std::string> together(CheckpointGroup const& group, std::string cons
 class Checkpoint::Impl {
  public:
   Impl(World world, std::filesystem::path const& folder, CheckpointTensors tensors, Options options)
-      : world_(std::move(world)),
-        path_(absolute_path(folder)),
-        options_(options),
-        group_{world_.shared_control(),
-               {world_.members().begin(), world_.members().end()},
-               world_.next_name("checkpoint"),
-               options.timeout.count() > 0 ? options.timeout : world_.options().timeout} {
+      : world_(std::move(world)), path_(absolute_path(folder)), options_(options), group_(group_of_world()) {
     require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");
     require(!path_.empty(), "a checkpoint's folder has no name");
     check_model(tensors);
     auto const parts = together(group_, "/tensors", [&] {
       check_checkpoint_tensors(tensors, world_.device());
-      auto const make = [](char const* what, auto&&... all) {
-        return std::make_shared<CheckpointSnapshot const>(what, std::forward<decltype(all)>(all)...);
-      };
-      bool const first = world_.rank() == 0;
-      model_ = make("model", std::move(tensors.model), first);
-      optimizer_ = make("optimizer", std::move(tensors.optimizer), first, tensors.sharded_optimizer);
-      own_ = make("rank", std::move(tensors.rank), true);
-      return describe_parts(tensors.sharded_optimizer);
+      own_ = make_snapshot("rank", std::move(tensors.rank), true);
+      tensors_ = std::move(tensors);
+      make_snapshots();
+      return describe_parts(tensors_.sharded_optimizer);
     });
-    check_parts(tensors.sharded_optimizer, parts);
+    check_parts(tensors_.sharded_optimizer, parts);
     open_folder();
   }
 
   ~Impl() {
     bool const unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-    if (!writer_ || unwinding) return;
+    if (!writer_ || unwinding || world_.membership() != membership_) return;
     try {
       wait();
     } catch (std::exception const& error) {
@@ -82,7 +72,7 @@ class Checkpoint::Impl {
   [[nodiscard]] std::string const& newest() const noexcept { return newest_; }
 
   std::optional<RestoredCheckpoint> restore() {
-    require_same_membership();
+    follow();
     require(!writer_, "Checkpoint::restore: a checkpoint is being written; wait() for it first");
     tidying_.reset();
     // Rank 0 chooses, so that all ranks read the same one.
@@ -118,7 +108,6 @@ class Checkpoint::Impl {
   }
 
   void save(TrainingPosition const& position) {
-    require_same_membership();
     wait();
     CheckpointName const name{next_number_, position.step};
     CheckpointTask task{group_, path_, name, position, options_.keep, folder_, {}, {}};
@@ -143,6 +132,7 @@ class Checkpoint::Impl {
   }
 
   void wait() {
+    follow();
     if (!writer_) return;
     // Time for the writing itself, and for the waits for the others.
     int const waits = optimizer_->divided() ? 3 : 2;
@@ -152,11 +142,56 @@ class Checkpoint::Impl {
   }
 
  private:
-  // The ranks of group_ are those of the World when this was made, as is the one that has the folder.
-  void require_same_membership() const {
+  [[nodiscard]] CheckpointGroup group_of_world() {
+    return {world_.shared_control(),
+            {world_.members().begin(), world_.members().end()},
+            world_.next_name("checkpoint"),
+            options_.timeout.count() > 0 ? options_.timeout : world_.options().timeout};
+  }
+
+  template <class... All>
+  [[nodiscard]] static std::shared_ptr<CheckpointSnapshot const> make_snapshot(char const* what,
+                                                                               All&&... all) {
+    return std::make_shared<CheckpointSnapshot const>(what, std::forward<All>(all)...);
+  }
+
+  void make_snapshots() {
+    is_first_ = world_.rank() == 0;
+    model_ = make_snapshot("model", tensors_.model, is_first_);
+    optimizer_ = make_snapshot("optimizer", tensors_.optimizer, is_first_, tensors_.sharded_optimizer);
+  }
+
+  // After World::rebuild(), once: goes on with the ranks that are left. What they were writing with one that
+  // is lost is given up: each rank ends its part before the first one looks into the folder, which it takes
+  // if it was another's. Throws, on all ranks alike, if the newest one was not complete.
+  void follow() {
     if (world_.membership() == membership_) return;
-    throw Error(ErrorCode::invalid_state,
-                "this Checkpoint was made before World::rebuild(): destroy it, and make another one");
+    if (optimizer_->divided()) {
+      throw Error(ErrorCode::unsupported,
+                  "a Checkpoint with a sharded optimizer cannot follow its World: make another one");
+    }
+    if (writer_) given_up_ = writing_;
+    writer_.reset();
+    tidying_.reset();
+    group_ = group_of_world();
+    std::string unfinished;
+    for (std::string const& said :
+         together(group_, "/given_up", [&] { return record(next_number_, given_up_); })) {
+      std::uint64_t number = 0;
+      std::string name;
+      static_cast<void>(RecordReader(said) >> number >> name);
+      next_number_ = std::max(next_number_, number);
+      unfinished = std::max(unfinished, name);
+    }
+    if (world_.rank() == 0 && !is_first_) make_snapshots();
+    open_folder();
+    membership_ = world_.membership();
+    given_up_.clear();
+    if (unfinished.empty() || newest_ == unfinished) return;
+    throw Error(ErrorCode::io,
+                text("checkpoint ", (path_ / unfinished).string(),
+                     " was not written, since the World was rebuilt meanwhile; those before it "
+                     "are still there"));
   }
 
   // The same tensors on every rank, compared as DistributedDataParallel compares parameters.
@@ -180,13 +215,17 @@ class Checkpoint::Impl {
     auto const words = together(group_, "/folder", [&]() -> std::string {
       if (world_.rank() != 0) return {};
       static_cast<void>(Sha256());  // throws without OpenSSL, before anything is written
-      folder_ = std::make_shared<CheckpointFolder>(path_, Deadline::after(kLockTime));
+      if (folder_) {
+        folder_->clean();
+      } else {
+        folder_ = std::make_shared<CheckpointFolder>(path_, Deadline::after(kLockTime));
+      }
       auto const names = folder_->complete();
       return names.empty() ? std::string() : to_string(names.front());
     });
     newest_ = words.front();
     auto const newest = parse_checkpoint_name(newest_);
-    next_number_ = newest ? newest->number + 1 : 1;
+    if (newest) next_number_ = std::max(next_number_, newest->number + 1);
   }
 
   void read(CheckpointManifest const& manifest, std::string const& name, CheckpointFileRecord const* own) {
@@ -232,10 +271,12 @@ class Checkpoint::Impl {
   }
 
   World world_;
-  int const membership_ = world_.membership();
+  int membership_ = world_.membership();  // of group_
   std::filesystem::path path_;
   Options options_;
   CheckpointGroup group_;
+  CheckpointTensors tensors_;                        // but for `rank`
+  bool is_first_ = false;                            // whether the snapshots have memory
   std::shared_ptr<CheckpointSnapshot const> model_;  // shared with the writer
   std::shared_ptr<CheckpointSnapshot const> optimizer_;
   std::shared_ptr<CheckpointSnapshot const> own_;
@@ -243,6 +284,7 @@ class Checkpoint::Impl {
   std::uint64_t next_number_ = 1;             // above the numbers of all checkpoints that were there
   std::string newest_;
   std::string writing_;
+  std::string given_up_;  // in follow(), which may be interrupted
   std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<CheckpointWriter> tidying_;  // complete, or failed: removes older ones
   int exceptions_at_start_ = std::uncaught_exceptions();

@@ -86,22 +86,24 @@ CheckpointFolder::CheckpointFolder(fs::path path, Deadline deadline) : path_(std
   as_io_errors([&] {
     make_folders(path_);
     lock_ = std::make_unique<FolderLock>(path_, deadline);
-    clean();
   });
+  clean();
 }
 
 // Removes checkpoints without a manifest, and temporary files: nobody is left to finish them.
 void CheckpointFolder::clean() {
   std::vector<fs::path> stale;
   remove_temporaries(path_);
-  for (auto const& entry : fs::directory_iterator(path_)) {
-    if (!parse_checkpoint_name(entry.path().filename().string()) || !is_own_folder(entry)) continue;
-    if (has_manifest(entry.path())) {
-      remove_temporaries(entry.path());
-    } else {
-      stale.push_back(entry.path());
+  as_io_errors([&] {
+    for (auto const& entry : fs::directory_iterator(path_)) {
+      if (!parse_checkpoint_name(entry.path().filename().string()) || !is_own_folder(entry)) continue;
+      if (has_manifest(entry.path())) {
+        remove_temporaries(entry.path());
+      } else {
+        stale.push_back(entry.path());
+      }
     }
-  }
+  });
   for (auto const& folder : stale) {
     std::error_code failure;
     fs::remove_all(folder, failure);

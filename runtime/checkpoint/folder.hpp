@@ -38,10 +38,10 @@ class CheckpointFolder {
   void prune(std::size_t keep) noexcept;
   /// Removes what was written of a checkpoint that failed. Never throws.
   void discard(CheckpointName const& name) noexcept;
-
- private:
+  /// Removes what writers left unfinished that have ended.
   void clean();
 
+ private:
   std::filesystem::path path_;
   std::unique_ptr<FolderLock> lock_;
   std::set<std::uint64_t> refused_;
