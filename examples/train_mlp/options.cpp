@@ -50,7 +50,7 @@ po::options_description description() {
       "go on from the newest checkpoint of --checkpoint, or begin if there is none; --log-json is continued");
   add("survive",
       "under ddp-launch --survive: when a rank is lost the others go on, with the same batches; not with "
-      "--graph, --shard and --checkpoint");
+      "--graph and --shard");
   add("help,h", "print this");
   return all;
 }
@@ -159,7 +159,7 @@ std::optional<Options> parse_options(std::vector<std::string> const& arguments) 
   options.shard = given.count("shard") != 0;
   options.resume = given.count("resume") != 0;
   options.survive = given.count("survive") != 0;
-  for (char const* const name : {"graph", "shard", "checkpoint"}) {
+  for (char const* const name : {"graph", "shard"}) {
     if (options.survive && given.count(name) != 0) {
       throw UsageError(ddp::text("--survive and --", name, " do not go together yet, found both"));
     }

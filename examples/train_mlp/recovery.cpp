@@ -87,6 +87,14 @@ std::optional<EarlyEnd> Recovery::save(ddp::TrainingPosition position) {
                             ", saved as ", checkpoint_->newest(), "; --resume goes on from there")};
 }
 
+std::optional<EarlyEnd> Recovery::go_on(ddp::TrainingPosition const& position) {
+  if (!checkpoint_ || membership_ == world_.membership()) return std::nullopt;
+  stopped_by_.reset();  // after_step() tells it again
+  auto end = save(position);
+  membership_ = world_.membership();
+  return end;
+}
+
 std::optional<EarlyEnd> Recovery::finish() {
   if (!checkpoint_) return std::nullopt;
   try {

@@ -38,6 +38,8 @@ class Recovery {
   [[nodiscard]] bool due(std::uint64_t step, bool epoch_ends, bool training_ends);
   /// Begins to save. Says why to stop, if it is to be.
   [[nodiscard]] std::optional<EarlyEnd> save(ddp::TrainingPosition position);
+  /// Before steps: saves anew if ranks were lost, since what was being written may be lost with them.
+  [[nodiscard]] std::optional<EarlyEnd> go_on(ddp::TrainingPosition const& position);
   /// Behind the last step: waits until all is on the disk.
   [[nodiscard]] std::optional<EarlyEnd> finish();
 
@@ -49,6 +51,7 @@ class Recovery {
   std::optional<ddp::Checkpoint> checkpoint_;
   std::optional<ddp::StopSignal> stop_;
   std::optional<int> stopped_by_;
+  int membership_ = world_.membership();  // for which go_on() was called last
   ddp::TrainingPosition position_;
 };
 

@@ -144,6 +144,9 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
   std::optional<nn::Score> test;
   Stopwatch const total;
 
+  auto const position = [&]() -> ddp::TrainingPosition {
+    return {now.steps, now.epoch, now.samples, {{"score", encode(now.sums)}}};
+  };
   auto const go_on = [&]() -> End {
     for (; now.epoch <= options.epochs; now = {.epoch = now.epoch + 1, .steps = now.steps}) {
       Stopwatch const watch;
@@ -151,6 +154,7 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
       double rate = 0;
       sampler.set_epoch(now.epoch);
       sampler.resume_at(now.samples);
+      if (auto end = recovery.go_on(position())) return *end;
       std::size_t const samples_before = now.sums.samples;
       for (ddp::Batch const& batch : sampler.global_batches(options.batch)) {
         rate = learning_rate_after(now.steps, all_steps, options);
@@ -177,8 +181,7 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
                                 (all_steps - static_cast<double>(now.steps));
         progress.update(standing);
         if (!save) continue;
-        if (auto end = recovery.save({now.steps, now.epoch, now.samples, {{"score", encode(now.sums)}}}))
-          return *end;
+        if (auto end = recovery.save(position())) return *end;
       }
       training_seconds += watch.seconds();
       standing.step = steps;
@@ -193,8 +196,9 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
                             .learning_rate = rate,
                             .samples_per_second = standing.samples_per_second,
                             .seconds = total.seconds()});
+      if (now.epoch < options.epochs) continue;
+      if (auto end = recovery.finish()) return *end;
     }
-    if (auto end = recovery.finish()) return *end;
     FinalRecord record{.test_accuracy = accuracy(*test),
                        .test_loss = mean_loss(*test),
                        .ranks = world.size(),

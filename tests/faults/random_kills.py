@@ -4,9 +4,11 @@
 random_kills.py BUILD_FOLDER [JOBS [SEED]]
 
 Each job is train_mlp on 2 to 6 CPU ranks under ddp-launch --survive. One to three of its ranks are killed: during the start,
-while it trains, while the others rebuild, at the end. It prints what did not end as promised, with the seed that repeats its
+while it trains, while the others rebuild, at the end; in half of the jobs while they write checkpoints too. It prints what did not end as promised, with the seed that repeats its
 kills (not their timing), and `N passed, N failed`. Run it by hand: a job takes about a second.
 """
+import hashlib
+import json
 import os
 import pathlib
 import random
@@ -44,12 +46,27 @@ def left_over(mark):
     return found
 
 
+def broken_checkpoints(folder):
+    """What is wrong with the checkpoints of a job that has ended well; empty if nothing."""
+    found = [each for each in folder.iterdir() if each.is_dir() and not each.is_symlink()]
+    if not found:
+        return "no checkpoint"
+    for each in found:
+        if not (each / "manifest.json").exists():
+            return f"{each.name} is not complete"
+        for file in json.loads((each / "manifest.json").read_text())["files"]:
+            if hashlib.sha256((each / file["name"]).read_bytes()).hexdigest() != file["sha256"]:
+                return f"{file['name']} of {each.name} is damaged"
+    return ""
+
+
 def run_job(build, seed):
     """Why the job did not end as promised; empty if it did."""
     choose = random.Random(seed)
     ranks = choose.randint(2, 6)
     kills = min(choose.choice([1, 1, 1, 2, 2, 3]), ranks - 1)
     from_start = choose.random() < 0.15
+    saves = choose.random() < 0.5
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "tmp").mkdir()
@@ -59,7 +76,8 @@ def run_job(build, seed):
             job = subprocess.Popen(
                 [build / "launcher/ddp-launch", "--survive", "--cpus", str(ranks), "--no-log-files", "--",
                  build / "examples/train_mlp/train_mlp", "--survive", "--synthetic", "--limit", "8000", "--hidden", "32",
-                 "--batch", "64", "--epochs", "9"], stdout=out, stderr=err, cwd=folder, env=environment)
+                 "--batch", "64", "--epochs", "9", *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else [])],
+                stdout=out, stderr=err, cwd=folder, env=environment)
         said = lambda: (folder / "out").read_text()
         while not from_start and "epoch 1/" not in said() and job.poll() is None:
             time.sleep(0.002)
@@ -84,6 +102,8 @@ def run_job(build, seed):
             wrong.append(f"exit code {code}")
         if code == 0 and "final: test accuracy" not in said():
             wrong.append("no result")
+        if code == 0 and saves and (what := broken_checkpoints(folder / "saved")):
+            wrong.append(what)
         if any((folder / "tmp").iterdir()):
             wrong.append("files are left")
         if left_over(mark):
