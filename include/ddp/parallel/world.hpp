@@ -137,7 +137,7 @@ class World {
   ///
   /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. Throws
   /// Error(unsupported) without ddp-launch --survive, on a GPU, and where something hangs on this World that
-  /// cannot follow: a sub-group, sharding, join(), a comm hook, on_bucket_ready(), a StepGraph, a guard of
+  /// cannot follow: a sub-group, sharding, join(), a comm hook, on_bucket_ready(), a guard of
   /// no_sync(). Throws CommError(mismatch) if ranks have made their steps in other orders. Throws
   /// Error(invalid_state) if fewer than --min-ranks are left.
   void rebuild(CommError const& error, Replicated& state);

@@ -8,11 +8,19 @@
 #include "parallel/ddp/reducer_access.hpp"
 
 namespace ddp {
+namespace {
+
+bool is_on_gpu(DistributedDataParallel const& ddp) {
+  auto const parameters = ddp.parameters();
+  return !parameters.empty() && parameters[0].value.device.kind == DeviceKind::cuda;
+}
+
+}  // namespace
 
 StepGraph::StepGraph(DistributedDataParallel& ddp, std::function<void()> step, Options options)
     : ddp_(ddp), step_(std::move(step)), options_(std::move(options)), warm_up_(options_.warm_up) {
   require(step_ != nullptr, "StepGraph: expected a function that does one step, found none");
-  reducer_of(ddp_).cannot_be_rebuilt("a StepGraph cannot follow its World yet");
+  if (is_on_gpu(ddp_)) reducer_of(ddp_).cannot_be_rebuilt("a StepGraph of a GPU cannot follow its World yet");
   require(warm_up_ >= 1, [&] { return text("StepGraph: expected warm_up of at least 1, found ", warm_up_); });
 }
 
@@ -27,9 +35,8 @@ void StepGraph::record_again() noexcept {
 }
 
 std::unique_ptr<RecordedStep> StepGraph::record() {
-  auto const parameters = ddp_.parameters();
   auto recorded = std::make_unique<RecordedStep>();
-  if (!parameters.empty() && parameters[0].value.device.kind == DeviceKind::cuda) {
+  if (is_on_gpu(ddp_)) {
     recorded->graph = options_.make_graph ? options_.make_graph() : cuda::make_recorded_graph();
     require(recorded->graph != nullptr, "StepGraph: expected a graph of make_graph, found none");
   }
@@ -41,9 +48,11 @@ std::unique_ptr<RecordedStep> StepGraph::record() {
 
 // The first synchronised step gives gradients other places.
 void StepGraph::run() {
+  bool const has_steps = reducer_of(ddp_).steps() > 0;
+  if (!has_steps) record_again();  // after World::rebuild() too: ranks may have been a step apart
   if (warm_up_ > 0) {
     --warm_up_;
-  } else if (!recorded_ && why_eager_.empty() && ddp_.steps() > 0) {
+  } else if (!recorded_ && why_eager_.empty() && has_steps) {
     recorded_ = record();
   }
   if (!recorded_) return step_();
