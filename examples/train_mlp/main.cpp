@@ -20,8 +20,7 @@ namespace {
 // The problem of the first rank that has one, the same on every rank: so that all stop, and one speaks.
 std::optional<Problem> agree(ddp::World const& world, std::optional<Problem> const& mine) {
   std::string const said = mine ? ddp::text(mine->exit_code, " ", mine->message) : "";
-  auto const everyone = world.control().everyone();
-  auto const all = world.control().all_gather("train_mlp/ready", said, everyone,
+  auto const all = world.control().all_gather("train_mlp/ready", said, world.members(),
                                               ddp::Deadline::after(world.options().timeout));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
@@ -37,7 +36,7 @@ std::optional<Problem> agree(ddp::World const& world, std::optional<Problem> con
 
 int run(Options const& options) {
   ddp::World const world = ddp::World::init();
-  bool const first = world.rank() == 0;
+  bool const first = world.rank() == 0 && !world.is_newcomer();
 
   data::DataSet set;
   RunLog log;

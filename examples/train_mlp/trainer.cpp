@@ -210,16 +210,21 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
     return record;
   };
   if (!options.survive) return go_on();
+  bool const is_newcomer = world.is_newcomer();
   ddp::Replicated alike(world, {optimizer.state(), &now});
+  auto const begin_anew = [&] {
+    static_cast<void>(net.take_score());   // of steps that broke, or are not added up
+    bool const first = world.rank() == 0;  // which may be another one
+    progress = Progress(first ? Progress::detect() : Progress::Mode::silent);
+    log = first && !options.log_json.empty() ? RunLog(options.log_json, true) : RunLog();
+    progress.print(ddp::text("going on with ", world.size(), " ranks after step ", now.steps));
+  };
+  if (is_newcomer) begin_anew();
   for (;;) try {
       return go_on();
     } catch (ddp::CommError const& error) {
       world.rebuild(error, alike);
-      static_cast<void>(net.take_score());  // of steps that broke, or are not added up
-      if (world.rank() != 0) continue;      // the first rank may be another one
-      progress = Progress(Progress::detect());
-      if (!options.log_json.empty()) log = RunLog(options.log_json, true);
-      progress.print(ddp::text("going on with ", world.size(), " ranks after step ", now.steps));
+      begin_anew();
     }
 }
 

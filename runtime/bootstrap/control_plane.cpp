@@ -53,6 +53,8 @@ std::vector<std::string> ControlPlane::gather(std::string_view name, std::string
   return values;
 }
 
+std::optional<Failure> ControlPlane::interruption() const { return std::nullopt; }
+
 Membership ControlPlane::rebuild(std::string_view /*value*/, Deadline /*deadline*/) {
   throw Error(ErrorCode::unsupported, "rebuild(): the ranks of this control plane cannot go on after a loss");
 }

@@ -82,7 +82,8 @@ Failure const* ControlStore::find_lost(Rank rank) const noexcept {
 
 // Why this rank may not ask anything now; nullopt if it may.
 std::optional<Failure> ControlStore::refuse(Ticket ticket) const {
-  if (Failure const* lost = find_lost(ticket.rank)) {
+  Failure const* const lost = find_lost(ticket.rank);
+  if (lost != nullptr && !is_newcomer(ticket.rank)) {
     if (lost->manner == Failure::Manner::left) return has_left_already(ticket.rank);
     return refusal(ticket.rank, ErrorCode::peer_lost, "this rank was declared lost: " + to_string(*lost));
   }
@@ -135,10 +136,25 @@ ControlStore::Answers ControlStore::get(Ticket ticket, std::string_view key) {
     return {{ticket, std::nullopt, {found->second}}};
   }
   // Perhaps the dead rank was to put this key.
-  if (first_death_) return one_failure(ticket, lost_[*first_death_]);
+  if (first_death_) return one_failure(ticket, *first_death_);
   gets_.emplace(key, ticket);
   ++waiting_[ticket.rank.index()];
   return {};
+}
+
+// Why this group cannot be gathered now; nullopt if it can.
+std::optional<Failure> ControlStore::refuse_group(Rank rank, std::span<Rank const> group) const {
+  if (is_newcomer(rank)) {
+    if (group.size() == 1) return std::nullopt;
+    return refusal(rank, ErrorCode::invalid_state,
+                   text("rank ", rank,
+                        " is a newcomer, and does not take part before Replicated is made: until then "
+                        "World::members() names this rank alone"));
+  }
+  for (Failure const& lost : lost_) {
+    if (std::ranges::find(group, lost.ranks.front()) != group.end()) return lost;
+  }
+  return refuse_old_membership();
 }
 
 ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view name,
@@ -148,10 +164,7 @@ ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view n
   if (std::string reason = why_no_group(group, ticket.rank, size()); !reason.empty()) {
     return refused(ticket, ErrorCode::invalid_argument, std::move(reason));
   }
-  for (Failure const& lost : lost_) {
-    if (std::ranges::find(group, lost.ranks.front()) != group.end()) return one_failure(ticket, lost);
-  }
-  if (auto revoked = refuse_old_membership()) return one_failure(ticket, std::move(*revoked));
+  if (auto refusal = refuse_group(ticket.rank, group)) return one_failure(ticket, std::move(*refusal));
 
   auto const [first, last] = gathers_.equal_range(name);
   auto const gather = std::find_if(first, last, [&](auto const& entry) {
@@ -201,6 +214,17 @@ ControlStore::Answers ControlStore::withdraw(Ticket ticket) {
     return one_failure(
         ticket,
         {.code = ErrorCode::timeout, .manner = Failure::Manner::silent, .detail = "no rank has put it"});
+  }
+  if (auto const part = rebuilding_.find(ticket.rank);
+      part != rebuilding_.end() && part->second.ticket == ticket) {
+    Answers answers;
+    stop_rebuilding(ticket.rank,
+                    {.code = ErrorCode::timeout,
+                     .manner = Failure::Manner::refused,
+                     .ranks = {ticket.rank},
+                     .detail = "the ranks of the job did not come to World::rebuild()"},
+                    answers);
+    return answers;
   }
   for (auto gather = gathers_.begin(); gather != gathers_.end(); ++gather) {
     Gather& state = gather->second;
@@ -274,14 +298,16 @@ void ControlStore::forget(Rank rank) {
 
 ControlStore::Answers ControlStore::lose(Failure const& lost) {
   Rank const rank = lost.ranks.front();
-  if (rank.value() < 0 || rank.value() >= size() || find_lost(rank) != nullptr) return {};
-  lost_.push_back(lost);
+  if (rank.value() < 0 || rank.value() >= size()) return {};
   Answers answers;
+  if (is_newcomer(rank)) lose_newcomer(lost, answers);
+  if (find_lost(rank) != nullptr) return answers;
+  lost_.push_back(lost);
   for (auto gather = gathers_.begin(); gather != gathers_.end();) {
     gather = gather->second.holds(rank) ? fail(gather, lost, answers) : std::next(gather);
   }
   if (lost.manner != Failure::Manner::left) {
-    if (!first_death_) first_death_ = lost_.size() - 1;
+    if (!first_death_) first_death_ = lost;
     fail_gets(lost, answers);
     stop_rebuilding(rank, lost, answers);
   } else {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,10 +65,18 @@ class ControlStore {
   /// The asker's deadline passed: answers ErrorCode::timeout that tells who is missing. No answer when the
   /// request has been answered already. A rebuild() is not withdrawn: lose() whom it awaits.
   [[nodiscard]] Answers withdraw(Ticket ticket);
-  /// The living ranks for which this rebuild() waits; none for any other ticket.
+  /// The living ranks for which this rebuild() waits; none for any other ticket, nor for a newcomer's, whose
+  /// deadline says nothing of the others.
   [[nodiscard]] std::vector<Rank> awaited_by(Ticket ticket) const;
   /// How many rebuilds are complete.
   [[nodiscard]] int membership() const noexcept { return membership_; }
+  /// A new process stands for `rank`, which died. It stays in lost() until a membership begins with it: that
+  /// is the next one whose members have all come when it has asked for rebuild(). Until then it may only ask
+  /// for that and gather of itself alone.
+  void come_back(Rank rank) { newcomers_.insert(rank); }
+  [[nodiscard]] bool is_newcomer(Rank rank) const { return newcomers_.contains(rank); }
+  /// ControlPlane::interruption() of `member`.
+  [[nodiscard]] std::optional<Failure> interruption(Rank member) const;
   /// The ranks that are not in lost(), ascending.
   [[nodiscard]] std::vector<Rank> living() const;
   /// Answers for each of `ranks` the name or the key that it waits for; "" for none.
@@ -78,7 +87,7 @@ class ControlStore {
   /// The rank cannot be answered any more: its waiting requests are removed and not answered.
   void forget(Rank rank);
   /// The first rank of `lost` takes part no longer; its own waiting requests fail too. Only the first call
-  /// for a rank has an effect.
+  /// for a process of that rank has an effect.
   [[nodiscard]] Answers lose(Failure const& lost);
 
   /// In the order in which it became known.
@@ -105,6 +114,7 @@ class ControlStore {
   using Gets = std::multimap<std::string, Ticket, std::less<>>;
 
   [[nodiscard]] std::optional<Failure> refuse(Ticket ticket) const;
+  [[nodiscard]] std::optional<Failure> refuse_group(Rank rank, std::span<Rank const> group) const;
   [[nodiscard]] std::optional<Failure> refuse_rebuild(Rank rank) const;
   [[nodiscard]] std::optional<Failure> refuse_old_membership() const;
   [[nodiscard]] std::optional<Failure> refuse_storage(Rank rank, std::size_t bytes) const;
@@ -116,6 +126,7 @@ class ControlStore {
   void fail_waits_of(Rank rank, Failure const& failure, Answers& answers);
   void fail_gets(Failure const& failure, Answers& answers);
   void end_old_membership(Answers& answers);
+  void lose_newcomer(Failure const& lost, Answers& answers);
   void stop_rebuilding(Rank rank, Failure const& failure, Answers& answers);
   void rebuild_if_all_came(Answers& answers);
 
@@ -126,7 +137,9 @@ class ControlStore {
   Gets gets_;
   Gathers gathers_;
   std::vector<Failure> lost_;
-  std::optional<std::size_t> first_death_;  ///< of this membership: index into lost_
+  std::optional<Failure> first_death_;  ///< of this membership
+  std::set<Rank> newcomers_;            ///< of lost_: those for which a new process stands
+  std::optional<Rank> interrupter_;     ///< the newcomer that has asked for the next membership
   int membership_ = 0;
   std::map<Rank, Gather::Part> rebuilding_;  ///< who has asked for the next membership
 };
@@ -142,6 +155,9 @@ class ControlStore {
 
 /// The failure of a rank that did not come to a rebuild in time.
 [[nodiscard]] Failure missed_rebuild(Rank rank);
+
+/// What `member` is told where a newcomer waits to be taken in.
+[[nodiscard]] Failure newcomer_waits(Rank newcomer, Rank member);
 
 /// Why `group` cannot be gathered by `caller` in a job of `size` ranks; empty when it can.
 [[nodiscard]] std::string why_no_group(std::span<Rank const> group, Rank caller, int size);

@@ -14,6 +14,13 @@ Failure missed_rebuild(Rank rank) {
           .detail = text("rank ", rank, " did not come to rebuild() by the deadline of the others")};
 }
 
+Failure newcomer_waits(Rank newcomer, Rank member) {
+  return {.code = ErrorCode::aborted,
+          .ranks = {member},
+          .detail = text("a new process waits in the place of rank ", newcomer,
+                         ", which was lost: World::rebuild() takes it in")};
+}
+
 std::vector<Rank> ControlStore::living() const {
   std::vector<Rank> ranks;
   for (Rank const rank : all_ranks(size())) {
@@ -40,7 +47,8 @@ std::optional<Failure> ControlStore::refuse_rebuild(Rank rank) const {
 // Whoever asks anything else while others rebuild has not noticed yet that the old membership has ended.
 std::optional<Failure> ControlStore::refuse_old_membership() const {
   if (rebuilding_.empty()) return std::nullopt;
-  if (first_death_) return lost_[*first_death_];
+  if (first_death_) return first_death_;
+  if (interrupter_) return newcomer_waits(*interrupter_, *interrupter_);
   Rank const first = rebuilding_.begin()->first;
   return Failure{.code = ErrorCode::aborted,
                  .ranks = {first},
@@ -65,6 +73,7 @@ ControlStore::Answers ControlStore::rebuild(Ticket ticket, std::string value) {
   stored_bytes_ += value.size();
   ++waiting_[ticket.rank.index()];
   bool const first = rebuilding_.empty();
+  if (is_newcomer(ticket.rank)) interrupter_ = ticket.rank;
   rebuilding_[ticket.rank] = {ticket, std::make_shared<std::string const>(std::move(value))};
   Answers answers;
   if (first) end_old_membership(answers);
@@ -74,10 +83,25 @@ ControlStore::Answers ControlStore::rebuild(Ticket ticket, std::string value) {
 
 std::vector<Rank> ControlStore::awaited_by(Ticket ticket) const {
   auto const mine = rebuilding_.find(ticket.rank);
-  if (mine == rebuilding_.end() || mine->second.ticket != ticket) return {};
+  if (mine == rebuilding_.end() || mine->second.ticket != ticket || is_newcomer(ticket.rank)) return {};
   std::vector<Rank> ranks = living();
   std::erase_if(ranks, [this](Rank rank) { return rebuilding_.contains(rank); });
   return ranks;
+}
+
+std::optional<Failure> ControlStore::interruption(Rank member) const {
+  if (!interrupter_ || find_lost(member) != nullptr) return std::nullopt;
+  return newcomer_waits(*interrupter_, member);
+}
+
+// Of a rank that is in lost_ already, and remains there as its last process has ended.
+void ControlStore::lose_newcomer(Failure const& lost, Answers& answers) {
+  Rank const rank = lost.ranks.front();
+  newcomers_.erase(rank);
+  fail_waits_of(rank, lost, answers);
+  auto const known =
+      std::ranges::find_if(lost_, [rank](Failure const& each) { return each.ranks.front() == rank; });
+  if (lost.manner != Failure::Manner::left) *known = lost;
 }
 
 void ControlStore::stop_rebuilding(Rank rank, Failure const& failure, Answers& answers) {
@@ -95,10 +119,23 @@ void ControlStore::rebuild_if_all_came(Answers& answers) {
     while (!rebuilding_.empty()) stop_rebuilding(rebuilding_.begin()->first, *refused, answers);
     return;
   }
-  std::vector<Rank> const ranks = living();
-  if (rebuilding_.size() != ranks.size()) return;
+  std::vector<Rank> const members = living();
+  if (members.empty()) {  // only newcomers have come
+    while (!rebuilding_.empty()) {
+      Rank const rank = rebuilding_.begin()->first;
+      stop_rebuilding(rank, refusal(rank, ErrorCode::invalid_state, "all ranks of the job have ended"),
+                      answers);
+    }
+    return;
+  }
+  if (!std::ranges::all_of(members, [this](Rank rank) { return rebuilding_.contains(rank); })) return;
+  std::vector<Rank> ranks;
+  for (auto const& [rank, part] : rebuilding_) ranks.push_back(rank);
+  std::erase_if(lost_, [this](Failure const& lost) { return rebuilding_.contains(lost.ranks.front()); });
+  for (Rank const rank : ranks) newcomers_.erase(rank);
   ++membership_;
   first_death_.reset();
+  interrupter_.reset();
   std::string head;
   wire::append_u32(head, static_cast<std::uint32_t>(membership_));
   std::vector<Value> values{std::make_shared<std::string const>(head + wire::encode_group(ranks))};

@@ -254,6 +254,9 @@ RankInfo RankInfo::from(Lookup const& lookup) {
   if (auto const generation = lookup("DDP_GENERATION")) {
     info.generation = number("DDP_GENERATION", *generation, 0, kMostRanks);
   }
+  if (auto const replacement = lookup("DDP_REPLACEMENT")) {
+    info.replacement = number("DDP_REPLACEMENT", *replacement, 0, kMostRanks);
+  }
   if (auto secret = lookup("DDP_JOB_SECRET")) {
     info.secret = std::move(*secret);
     info.secret_is_known = false;

@@ -32,7 +32,7 @@ Integer little_endian(char const* bytes) {
 bool known(std::uint16_t type) {
   return (type >= static_cast<std::uint16_t>(Type::join) &&
           type <= static_cast<std::uint16_t>(Type::rebuild)) ||
-         (type >= static_cast<std::uint16_t>(Type::done) && type <= static_cast<std::uint16_t>(Type::lost));
+         (type >= static_cast<std::uint16_t>(Type::done) && type <= static_cast<std::uint16_t>(Type::begun));
 }
 
 // 32-bit words, followed by `rest`.

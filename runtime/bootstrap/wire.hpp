@@ -16,7 +16,7 @@
 namespace ddp::wire {
 
 /// Changes whenever a frame's meaning changes: both sides must be of one version.
-inline constexpr std::uint16_t kVersion = 7;
+inline constexpr std::uint16_t kVersion = 8;
 inline constexpr std::uint32_t kMagic = 0x43504444;  ///< the bytes "DDPC"
 
 enum class Type : std::uint16_t {
@@ -46,6 +46,8 @@ enum class Type : std::uint16_t {
                 ///< length u32, their bytes once
   failed = 17,  ///< value: a failure
   lost = 18,    ///< value: a failure, of a rank that takes part no longer
+  interrupted = 19,  ///< value: what ControlPlane::interruption() is from now on, a failure
+  begun = 20,        ///< value: the ranks of the membership that begins, as the group of gather
 };
 
 /// On the wire: magic u32, version u16, type u16, request u64, key length u32, value length u32.

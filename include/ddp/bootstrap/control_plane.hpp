@@ -74,8 +74,10 @@ class ControlPlane {
   /// call on every get() and all_gather() of the old membership fails, on every rank. Returns the same on
   /// every rank when all that live have called it. A rank that dies meanwhile is left out. So is one that has
   /// not come by `deadline`: it is in lost() from then on, and ddp-launch ends its process. Deaths before the
-  /// return fail no get() behind it. Throws Error(unsupported) where the job ends with its first lost rank,
-  /// as it does unless ddp-launch --survive started it, and Error(invalid_state) where fewer ranks live than
+  /// return fail no get() behind it. A new process that stands for a lost rank (RankInfo::replacement) calls
+  /// it too, and takes part from then on; nobody waits for it, and it waits until `deadline` at most. Throws
+  /// Error(unsupported) where the job ends with its first lost rank, as it does unless ddp-launch --survive
+  /// started it, and Error(invalid_state) where fewer ranks live than
   /// --min-ranks says. For World::rebuild().
   [[nodiscard]] virtual Membership rebuild(std::string_view value, Deadline deadline);
 
@@ -86,13 +88,18 @@ class ControlPlane {
 
   /// Ranks that died or left, in the order in which this rank learned of it. Each is one Failure of that rank
   /// alone, with ErrorCode::peer_lost; its manner is `left` if the rank left in order, and another one if it
-  /// died. A listed rank stays listed. An implementation may always return none: then a lost rank is noticed
+  /// died. A listed rank stays listed, until a membership begins in which a new process stands for it. An
+  /// implementation may always return none: then a lost rank is noticed
   /// when other ranks' waits for it time out.
   ///
   /// Never blocks: every wait of a communicator calls it before it sleeps, and then every 20 ms (shared
   /// memory), every 10 ms (NCCL), or some thousand times a second (MPI). So it returns what this rank has
   /// already heard: a copy under a lock that nobody holds for long, without a message to anybody.
   [[nodiscard]] virtual std::vector<Failure> lost() const = 0;
+
+  /// What this rank is to throw at its next step, since a new process that stands for a lost rank waits to be
+  /// taken in by rebuild(); nullopt if none does. Asked once a step: never blocks.
+  [[nodiscard]] virtual std::optional<Failure> interruption() const;
 
   /// Called with the sender and the bytes of a notice. It must not throw, wait, or call listen().
   using Listener = std::function<void(Rank from, std::string_view bytes)>;

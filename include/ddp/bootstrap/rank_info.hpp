@@ -24,6 +24,7 @@ struct RankInfo {
   RankSource source = RankSource::alone;  ///< where all this comes from
   std::string job_id;                     ///< names the job in logs; empty when started alone
   int generation = 0;                     ///< how often the whole group was restarted
+  int replacement = 0;           ///< how often this rank's process was replaced, each time after a loss
   std::string control;           ///< path of ddp-launch's control socket (launcher), or how ranks that it
                                  ///< starts through mpirun find it; empty without ddp-launch
   std::string address;           ///< where ranks find rank 0; empty where they need not know

@@ -39,13 +39,18 @@ class Replicated {
 
   /// Collective: throws CommError(mismatch) on every rank, with the first difference, if names, shapes or
   /// dtypes differ. Values are neither compared nor sent. Warns of what World::rebuild() would refuse, since
-  /// one would like to know that before a rank is lost: so make it last.
+  /// one would like to know that before a rank is lost: so make it last. In a process that stands for a lost
+  /// rank (World::is_newcomer()) it waits instead until the others take this rank in, for at most
+  /// WorldOptions::timeout, and the model, its buffers and these tensors get their values; throws as
+  /// World::rebuild() does, and CommError(mismatch) if they have others than the model and tensors here.
   Replicated(World const& world, std::vector<Part> const& parts);
 
   [[nodiscard]] std::span<TensorView const> tensors() const noexcept { return tensors_; }  ///< All of them.
+  [[nodiscard]] std::string const& form() const noexcept { return form_; }  ///< A line for each of them.
 
  private:
   std::vector<TensorView> tensors_;
+  std::string form_;
 };
 
 }  // namespace ddp

@@ -38,7 +38,6 @@ class StopSignal {
     struct sigaction before;
   };
   World world_;
-  std::string name_;
   std::vector<Installed> installed_;
   std::optional<int> agreed_;
   int membership_ = 0;            // of the World, at the last call

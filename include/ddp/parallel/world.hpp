@@ -143,6 +143,11 @@ class World {
   void rebuild(CommError const& error, Replicated& state);
   /// How often it was rebuilt: Membership::number.
   [[nodiscard]] int membership() const noexcept;
+  /// Whether this process stands for a lost rank (ddp-launch --replace) and has not been taken in yet. Until
+  /// its Replicated is made the World has this rank alone: what the program makes and asks meets nobody.
+  /// Replicated's constructor waits for the others' rebuild(), and then the World is theirs, with rank() and
+  /// size() anew.
+  [[nodiscard]] bool is_newcomer() const noexcept;
 
   /// The timeline of this rank, for the program's own spans (SpanRecorder); null without WorldOptions::trace.
   /// The file is written when its last owner, the World included, is gone.

@@ -14,13 +14,27 @@ std::vector<std::shared_ptr<ControlPlane>> InProcessJob::control_planes() {
   return planes;
 }
 
+std::shared_ptr<ControlPlane> InProcessJob::newcomer(Rank rank, int replacement) {
+  std::lock_guard const lock(mutex_);
+  store_.come_back(rank);
+  return std::make_shared<InProcessControl>(shared_from_this(), rank, replacement);
+}
+
 void InProcessJob::declare_lost(Failure const& lost) {
   apply([&](ControlStore& store) { return store.lose(lost); });
 }
 
 std::vector<Failure> InProcessControl::lost() const {
   std::lock_guard const lock(job_->mutex_);
-  return job_->store_.lost();
+  std::vector<Failure> all = job_->store_.lost();
+  if (job_->store_.is_newcomer(rank()))
+    std::erase_if(all, [this](Failure const& lost) { return lost.ranks.front() == rank(); });
+  return all;
+}
+
+std::optional<Failure> InProcessControl::interruption() const {
+  std::lock_guard const lock(job_->mutex_);
+  return job_->store_.interruption(rank());
 }
 
 void InProcessControl::notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) {

@@ -26,6 +26,8 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
   [[nodiscard]] int size() const noexcept { return store_.size(); }
   /// One control plane for each rank; they keep the job alive.
   [[nodiscard]] std::vector<std::shared_ptr<ControlPlane>> control_planes();
+  /// As if another process had been started for that rank, which was lost, for the `replacement`th time.
+  [[nodiscard]] std::shared_ptr<ControlPlane> newcomer(Rank rank, int replacement);
   /// As if the rank's process had ended: waits for it fail, and lost() names it. Any thread.
   void declare_lost(Failure const& lost);
 
@@ -55,19 +57,25 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
 /// Reports nothing to a launcher: an exception of a thread reaches whoever joins the thread.
 class InProcessControl : public ControlClient {
  public:
-  InProcessControl(std::shared_ptr<InProcessJob> job, Rank rank)
-      : ControlClient(rank, job->size()), job_(std::move(job)) {}
+  InProcessControl(std::shared_ptr<InProcessJob> job, Rank rank, int replacement = 0)
+      : ControlClient(rank, job->size()), job_(std::move(job)), replacement_(replacement) {}
 
   [[nodiscard]] std::vector<Failure> lost() const override;
+  [[nodiscard]] std::optional<Failure> interruption() const override;
   void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) override;
   [[nodiscard]] std::shared_ptr<void> listen(std::string_view name, Listener const& listener) override;
   void leave() noexcept override;
+  [[nodiscard]] RankInfo completed(RankInfo info) const override {
+    info.replacement = replacement_;
+    return info;
+  }
 
  protected:
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
 
  private:
   std::shared_ptr<InProcessJob> job_;
+  int replacement_;
 };
 
 /// A process started alone: a job of one rank, whose errors go to the error file only.

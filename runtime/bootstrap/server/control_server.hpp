@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,8 @@ class ControlServer {
   [[nodiscard]] std::vector<Event> process();
   /// For the owner, when a rank's process has ended: tells every rank, and makes waits for that rank fail.
   void declare_lost(Failure const& lost);
+  /// For the owner, before it starts a new process for `rank`, which was lost: that process may join.
+  void let_come_back(Rank rank);
   /// For the owner: the guards of ranks that have ended may end, or that of `rank`.
   void let_guards_go(std::optional<Rank> rank = {});
 
@@ -88,6 +91,8 @@ class ControlServer {
   Event& happened(Event::Kind kind, RankConnection const& connection);
   void pass_on(Rank from, wire::Frame const& frame);
   void tell_of_lost();
+  void tell_of_newcomer();
+  void tell_of_membership();
   /// Drops the oldest connection that has not joined; false if all have joined.
   bool drop_oldest_stranger();
   void serve(std::uint64_t id, RankConnection& connection);
@@ -119,6 +124,7 @@ class ControlServer {
   Clock::time_point tell_at_latest_;                     ///< tell_at_ moves no further
   std::optional<Clock::time_point> alarm_;
   std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
+  std::set<Rank> expected_;                        ///< lost ranks for which a new process may join
   std::map<std::uint64_t, Rank> guards_;           ///< that wait, by connection: whose they are
   int membership_ = 0;                             ///< the last that the owner was told of
   std::vector<Event> events_;

@@ -37,6 +37,7 @@ void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::F
     bool const fails =
         std::ranges::any_of(*answers, [](auto const& answer) { return answer.failure.has_value(); });
     if (fails && tell_at_) tell_of_lost();
+    if (frame.type == Type::rebuild && store_.is_newcomer(rank)) tell_of_newcomer();
     return deliver(*answers);
   }
   switch (frame.type) {
@@ -106,7 +107,9 @@ void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Fra
   of_rank_[wanted.rank] = id;
   happened(Event::Kind::joined, connection);
   connection.send(frame.request, {});
+  if (expected_.erase(wanted.rank) > 0) store_.come_back(wanted.rank);
   for (Failure const& lost : store_.lost()) {
+    if (lost.ranks.front() == wanted.rank) continue;  // the process before this one
     connection.send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
   }
 }
@@ -131,7 +134,8 @@ std::string ControlServer::why_of_another_job(wire::Join const& join) const {
 // Why it may not join; empty if it may.
 std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
   if (std::string why = why_of_another_job(join); !why.empty()) return why;
-  if (Failure const* lost = store_.find_lost(join.rank)) {
+  Failure const* const lost = store_.find_lost(join.rank);
+  if (lost != nullptr && !expected_.contains(join.rank) && !store_.is_newcomer(join.rank)) {
     return text(to_string(*lost),
                 pid == 0 ? "; rank 0 is still in that World: the next begins when rank 0 has let it go"
                          : "; a rank cannot come back into the same job");
@@ -163,6 +167,15 @@ void ControlServer::hear_end(std::uint64_t id, RankConnection& connection, wire:
   guards_[id] = who.rank;
 }
 
+void ControlServer::let_come_back(Rank rank) {
+  expected_.insert(rank);
+  if (auto const before = of_rank_.find(rank); before != of_rank_.end()) {
+    connections_.at(before->second).break_off("its process has ended");
+    sweep();
+  }
+  set_timer();
+}
+
 void ControlServer::let_guards_go(std::optional<Rank> rank) {
   for (auto const& [id, of] : guards_) {
     auto const found = connections_.find(id);
@@ -182,6 +195,7 @@ void ControlServer::lose_awaited_by(ControlStore::Ticket ticket) {
 void ControlServer::deliver(ControlStore::Answers const& answers) {
   if (membership_ != store_.membership()) {
     membership_ = store_.membership();
+    tell_of_membership();
     events_.push_back(Event{.kind = Event::Kind::rebuilt,
                             .rank = store_.living().front(),
                             .membership = {membership_, store_.living()}});
@@ -208,7 +222,8 @@ void ControlServer::deliver(ControlStore::Answers const& answers) {
 void ControlServer::declare_lost(Failure const& lost) {
   bool const known = store_.find_lost(lost.ranks.front()) != nullptr;
   ControlStore::Answers const answers = store_.lose(lost);
-  if (known || store_.find_lost(lost.ranks.front()) == nullptr) return;  // known, or no rank of this job
+  if (known) return deliver(answers);                           // of a newcomer at most
+  if (store_.find_lost(lost.ranks.front()) == nullptr) return;  // no rank of this job
   untold_.push_back(lost);
   auto const now = Clock::now();
   if (!tell_at_) tell_at_latest_ = now + kAfterTheFirstLeaving;
@@ -216,6 +231,21 @@ void ControlServer::declare_lost(Failure const& lost) {
   if (lost.manner != Failure::Manner::left || !answers.empty()) tell_of_lost();
   deliver(answers);
   set_timer();
+}
+
+void ControlServer::tell_of_newcomer() {
+  for (auto const& [rank, id] : of_rank_) {
+    auto const why = store_.interruption(rank);
+    if (why) connections_.at(id).send({wire::Type::interrupted, 0, {}, wire::encode_failure(*why)});
+  }
+}
+
+void ControlServer::tell_of_membership() {
+  std::string const members = wire::encode_group(store_.living());
+  for (Rank const rank : store_.living()) {
+    auto const member = of_rank_.find(rank);
+    if (member != of_rank_.end()) connections_.at(member->second).send({wire::Type::begun, 0, {}, members});
+  }
 }
 
 // Those that have left need not know.

@@ -146,12 +146,30 @@ void ServerClient::add_lost(Failure lost) {
   if (!known) lost_.push_back(std::move(lost));
 }
 
+// Newcomers are no longer lost.
+void ServerClient::begin(wire::Frame const& frame) {
+  wire::Reader reader(frame.value);
+  auto const members = wire::decode_group(reader, size());
+  std::lock_guard const lock(mutex_);
+  is_interrupted_ = false;
+  std::erase_if(lost_, [&](Failure const& lost) {
+    return std::ranges::find(members, lost.ranks.front()) != members.end();
+  });
+}
+
 void ServerClient::handle(wire::Frame const& frame) {
   silent_ = false;
   if (frame.type == wire::Type::lost) {
     std::lock_guard const lock(mutex_);
     return add_lost(wire::decode_lost(frame.value));
   }
+  if (frame.type == wire::Type::interrupted) {
+    std::lock_guard const lock(mutex_);
+    interruption_ = wire::decode_failure(frame.value);
+    is_interrupted_ = true;
+    return;
+  }
+  if (frame.type == wire::Type::begun) return begin(frame);
   if (frame.type == wire::Type::notice) {
     wire::Reader reader(frame.value);
     Rank const from = wire::decode_rank(reader);
@@ -231,6 +249,12 @@ std::optional<Failure> ServerClient::send_in_turn(std::string_view& bytes, Pausi
 std::vector<Failure> ServerClient::lost() const {
   std::lock_guard const lock(mutex_);
   return lost_;
+}
+
+std::optional<Failure> ServerClient::interruption() const {
+  if (!is_interrupted_) return std::nullopt;
+  std::lock_guard const lock(mutex_);
+  return interruption_;
 }
 
 void ServerClient::report_error(Failure const& failure) noexcept {

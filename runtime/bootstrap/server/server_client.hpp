@@ -46,6 +46,7 @@ class ServerClient : public ControlClient {
   ServerClient& operator=(ServerClient const&) = delete;
 
   [[nodiscard]] std::vector<Failure> lost() const override;
+  [[nodiscard]] std::optional<Failure> interruption() const override;
   void report_error(Failure const& failure) noexcept override;
   void leave() noexcept override;
   void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) override;
@@ -74,6 +75,7 @@ class ServerClient : public ControlClient {
   void read_until_closed() noexcept;
   void stop_reading() noexcept;
   void handle(wire::Frame const& frame);
+  void begin(wire::Frame const& frame);
   /// No request can be answered any more. The first reason stays.
   void close_with(Failure failure) { pending_.close({std::move(failure), {}}); }
   /// One thread sends at a time. Returns a failure if not all was sent by the deadline.
@@ -93,6 +95,8 @@ class ServerClient : public ControlClient {
   std::atomic<bool> silent_{false};  ///< it did not answer in time, and nothing came since
   mutable std::mutex mutex_;
   std::vector<Failure> lost_;
+  std::atomic<bool> is_interrupted_{false};
+  Failure interruption_;  ///< of the present membership, if it is interrupted
   bool has_left_ = false;
   Notices notices_;
   std::thread reader_;

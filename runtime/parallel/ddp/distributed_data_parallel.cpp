@@ -133,6 +133,9 @@ struct DistributedDataParallel::Engine final : WorldFollower {
     for (NamedTensor const& buffer : options.buffers) all.push_back(buffer.value);
     return all;
   }
+  [[nodiscard]] std::string form() const override {
+    return describe_model(world.device(), parts.reducer->parameters(), options.buffers);
+  }
   void have_done(std::uint64_t steps) override { steps_before = steps - parts.reducer->steps(); }
   void abort(std::string_view reason) noexcept override {
     parts.reducer->abandon_step(reason, true);
@@ -252,7 +255,9 @@ void DistributedDataParallel::compute_on(Stream& stream) {
   if (stream.device() == engine_->world.device()) engine_->options.compute_stream = &stream;
 }
 
+// Before the step is complete: this rank has done one step less then than those that have completed it.
 void DistributedDataParallel::synchronize() {
+  if (auto const why = engine_->world.control().interruption()) throw CommError(*why);
   reducer_->synchronize();
   report_progress();
 }

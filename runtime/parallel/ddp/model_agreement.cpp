@@ -100,6 +100,15 @@ void check_names(std::span<Parameter const> parameters, std::span<NamedTensor co
 
 }  // namespace
 
+std::string describe_model(Device own, std::span<Parameter const> parameters,
+                           std::span<NamedTensor const> buffers) {
+  Classic<std::ostringstream> lines;
+  std::vector<Device> devices{own};
+  for (Parameter const& each : parameters) write_line("parameter", each, devices, lines);
+  for (NamedTensor const& each : buffers) write_line("buffer", each, devices, lines);
+  return std::move(lines).str();
+}
+
 std::vector<Device> check_replicas(ControlPlane& control, std::string const& name,
                                    std::span<Rank const> group, Device own,
                                    std::span<Parameter const> parameters,

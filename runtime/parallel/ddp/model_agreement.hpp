@@ -12,6 +12,10 @@
 
 namespace ddp {
 
+/// A line for each tensor: what it is, its name, form and layout. `own`: the rank's device.
+[[nodiscard]] std::string describe_model(Device own, std::span<Parameter const> parameters,
+                                         std::span<NamedTensor const> buffers);
+
 /// Collective over `group`. Throws, on every rank alike, Error(invalid_argument) for what a rank finds wrong
 /// by itself (names that stand twice, and what `check_here` throws), or CommError(mismatch) for the first
 /// difference between a rank and the group's first. `own`: the device that this rank computes on; which

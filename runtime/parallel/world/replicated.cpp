@@ -30,6 +30,11 @@ Replicated::Replicated(World const& world, std::vector<Part> const& parts) {
                               tensor.value.shape, " on ", to_string(tensor.value.device.kind)));
     }
   }
+  for (std::string const& field : fields_of(said)) form_ += field + '\n';
+  if (state.newcomer) {
+    take_part(WorldAccess::state(world), *this);
+    return;
+  }
   auto const all = world.control().all_gather(text(state.name, "/replicated"), said, state.members,
                                               Deadline::after(state.options.timeout));
   std::size_t const other = first_to_differ(all);

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "core/record.hpp"
+#include "ddp/core/text.hpp"
+#include "parallel/world/world_state.hpp"
 
 namespace ddp {
 namespace {
@@ -22,8 +24,7 @@ void note(int signal) { received_signal = signal; }
 
 }  // namespace
 
-StopSignal::StopSignal(World world, std::vector<int> const& signals)
-    : world_(std::move(world)), name_(world_.next_name("stop")) {
+StopSignal::StopSignal(World world, std::vector<int> const& signals) : world_(std::move(world)) {
   if (in_use.exchange(true)) {
     throw Error(ErrorCode::invalid_state, "StopSignal: this process has one already");
   }
@@ -55,7 +56,7 @@ std::optional<int> StopSignal::after_step() {
   std::chrono::duration<double> const taken = std::chrono::steady_clock::now() - last_check_;
   double const fitting = static_cast<double>(interval_) * (kTargetInterval / std::max(taken, kShortest));
   auto const words = world_.control().all_gather(
-      name_,
+      text(WorldAccess::state(world_).name, "/stop"),
       record(received_signal.load(), static_cast<std::uint64_t>(std::clamp(fitting, 1.0, kMostStepsBetween))),
       world_.members(), Deadline::after(world_.options().timeout));
   for (std::size_t rank = 0; rank < words.size(); ++rank) {

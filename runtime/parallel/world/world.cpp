@@ -233,8 +233,14 @@ World World::start(RankInfo info, Connect const& connect, WorldOptions options) 
   }
   if (!state->stream) state->stream = make_compute_stream(state->device);
   state->start_times.device = lap.take();
-  state->name = "ddp";
-  state->take_members(state->control->everyone(), info.rank);
+  state->newcomer = info.replacement > 0;
+  if (state->newcomer) {
+    state->name = text("ddp/+", info.rank, ".", info.replacement);
+    state->take_members({info.rank}, Rank{0});
+  } else {
+    state->name = "ddp";
+    state->take_members(state->control->everyone(), info.rank);
+  }
   state->trace = make_trace(options, info.rank, state->device);
   state->communicator_options = timeouts_of(options, "DDP_TIMEOUT");
   auto const make = [&] { return state->connect(state->name, state->members); };
@@ -242,9 +248,9 @@ World World::start(RankInfo info, Connect const& connect, WorldOptions options) 
   state->communicator = by_environment ? read_environment(make) : make();
   backend_of(*state->communicator).record_as("world");
   state->start_times.communicator = lap.take();
-  log(LogLevel::info,
-      text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ", state->device,
-           ", backend ", state->communicator->backend(), ", ", describe(state->start_times)));
+  log(LogLevel::info, text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ",
+                           state->device, state->newcomer ? ", in the place of a lost process" : "",
+                           ", backend ", state->communicator->backend(), ", ", describe(state->start_times)));
   return World(std::move(state));
 }
 
@@ -278,6 +284,7 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
 Rank World::rank() const noexcept { return state_->place->rank; }
 int World::size() const noexcept { return state_->place->size; }
 int World::membership() const noexcept { return state_->membership; }
+bool World::is_newcomer() const noexcept { return state_->newcomer; }
 LocalRank World::local_rank() const noexcept { return state_->info.local_rank; }
 int World::local_size() const noexcept { return state_->info.local_size; }
 Device World::device() const noexcept { return state_->device; }

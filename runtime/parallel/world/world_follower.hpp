@@ -17,6 +17,8 @@ class WorldFollower {
 
   /// Why it cannot follow; empty if it can.
   [[nodiscard]] virtual std::string why_not_rebuilt() const = 0;
+  /// What must be alike on all ranks: a line for each tensor of values().
+  [[nodiscard]] virtual std::string form() const = 0;
   /// Steps that are done: the rank that has done most gives the values of all followers to the others.
   [[nodiscard]] virtual std::uint64_t steps() const = 0;
   /// What all ranks have alike, in the same order on each.

@@ -4,11 +4,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "comm/communicator_backend.hpp"
+#include "core/hash.hpp"
 #include "core/record.hpp"
+#include "core/system/build_id.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
@@ -37,13 +40,26 @@ std::string steps_of(WorldState const& state) {
   return said;
 }
 
-// The members' steps, by place.
-std::vector<Steps> steps_of(Membership const& next) {
-  std::vector<Steps> all;
+// What the ranks of one program have alike, a line each.
+std::string form_of(WorldState const& state, Replicated const& replicated) {
+  std::string form = text("library ", library_version(), '\n');
+  for (WorldFollower const* const follower : state.followers) form += follower->form();
+  return form + replicated.form();
+}
+
+// What each member says when it comes.
+struct Coming {
+  int newcomer = 0;
+  std::uint64_t form = 0;  // its hash
+  Steps steps;
+};
+std::vector<Coming> read_comings(Membership const& next) {
+  std::vector<Coming> all;
   for (std::string const& said : next.values) {
-    Steps& steps = all.emplace_back();
+    Coming& one = all.emplace_back();
     RecordReader reader(said);
-    for (std::uint64_t each = 0; reader >> each;) steps.push_back(each);
+    reader >> one.newcomer >> one.form;
+    for (std::uint64_t each = 0; reader >> each;) one.steps.push_back(each);
   }
   return all;
 }
@@ -54,21 +70,53 @@ std::string describe(Steps const& steps) {
   return words.empty() ? "no" : words;
 }
 
-// The place of the first rank that has done most. All ranks go through one sequence of steps, each of one
-// follower, so of two ranks one has done everything that the other has, and any comparison finds it. That one
-// gives the values of all followers: those of several ranks would be a state that no rank ever had.
-std::size_t ahead_in(std::vector<Steps> const& all, std::span<Rank const> members) {
-  auto const place = static_cast<std::size_t>(std::ranges::max_element(all) - all.begin());
+// The place of the first rank that has done most, of those that have values. All ranks go through one sequence
+// of steps, each of one follower, so of two ranks one has done everything that the other has, and any
+// comparison finds it. That one gives the values of all followers: those of several ranks would be a state
+// that no rank ever had.
+std::size_t find_source(std::vector<Coming> const& all, std::span<Rank const> members) {
+  std::optional<std::size_t> source;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (std::ranges::equal(all[r], all[place], std::less_equal())) continue;
+    if (all[r].newcomer == 0 && (!source || all[r].steps > all[*source].steps)) source = r;
+  }
+  if (!source) {
+    throw Error(ErrorCode::invalid_state,
+                "World::rebuild(): all ranks that had the training's values are lost");
+  }
+  Steps const& most = all[*source].steps;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].newcomer != 0 || std::ranges::equal(all[r].steps, most, std::less_equal())) continue;
     throw CommError(
         ErrorCode::mismatch,
         text("World::rebuild(): the DistributedDataParallel objects of rank ", members[r], " have done ",
-             describe(all[r]), " steps, those of rank ", members[place], " ", describe(all[place]),
+             describe(all[r].steps), " steps, those of rank ", members[*source], " ", describe(most),
              ": expected the same objects on every rank, made before a rank "
              "is lost, and their steps in the same order"));
   }
-  return place;
+  return *source;
+}
+
+// The first line in which a newcomer differs from the rank with the values. Collective.
+[[noreturn]] void refuse_other_form(WorldState const& state, std::string const& form, std::size_t newcomer,
+                                    std::size_t source) {
+  auto const forms = state.control->all_gather(text(state.name, "/form"), form, state.members,
+                                               Deadline::after(state.options.timeout));
+  auto const [there, here] = std::ranges::mismatch(forms[source], forms[newcomer]);
+  auto const line_at = [](std::string const& whole, auto place) {
+    auto const at = static_cast<std::size_t>(place - whole.begin());
+    std::size_t const begin = at == 0 ? 0 : whole.rfind('\n', at - 1) + 1;
+    std::string line = whole.substr(begin, whole.find('\n', begin) - begin);
+    std::ranges::replace(line, '\t', ' ');
+    return line.empty() ? std::string("nothing") : line;
+  };
+  Rank const who = state.members[newcomer];
+  throw CommError({.code = ErrorCode::mismatch,
+                   .manner = Failure::Manner::differs,
+                   .ranks = {who},
+                   .detail = text("World::rebuild(): the new process of rank ", who, " has ",
+                                  line_at(forms[newcomer], here), " where rank ", state.members[source],
+                                  " has ", line_at(forms[source], there),
+                                  "; expected the same program, which makes Replicated last")});
 }
 
 // Gives every rank the values of `source`, all of them or, if a rank is lost meanwhile, none: until then this
@@ -108,34 +156,70 @@ bool loses_one_of(ControlPlane const& control, std::span<Rank const> members) {
   }
 }
 
-// Once: from the old membership to the next, which is in `members` when it has begun.
-void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector<Rank>& members) {
+// Once: from the old membership to the next, which is in `members` when it has begun; `has_newcomers` says
+// whether some of them had no values.
+void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector<Rank>& members,
+                    bool& has_newcomers) {
   auto const began = std::chrono::steady_clock::now();
-  Membership next = state.control->rebuild(steps_of(state), Deadline::after(state.options.timeout));
-  auto const steps = steps_of(next);
+  std::string const form = form_of(state, replicated);
+  Membership next = state.control->rebuild(
+      record(state.newcomer ? 1 : 0, StableHash().add(form).value()) + steps_of(state),
+      Deadline::after(state.options.timeout));
+  auto const all = read_comings(next);
   std::string const name = text("ddp/@", next.number);
   members = next.ranks;
+  has_newcomers = std::ranges::any_of(all, [](Coming const& one) { return one.newcomer != 0; });
+  std::size_t const ahead = find_source(all, members);
   state.communicator = state.connect(name, members);
   backend_of(*state.communicator).record_as(text("world, membership ", next.number));
   state.name = name;
   state.membership = next.number;
   state.next_object = 0;
   state.take_members(members, state.communicator->rank());
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].form != all[ahead].form) refuse_other_form(state, form, r, ahead);
+  }
 
-  std::size_t const source = ahead_in(steps, members);
   std::vector<TensorView> values(replicated.tensors().begin(), replicated.tensors().end());
-  for (WorldFollower const* const follower : state.followers) {
+  for (WorldFollower* const follower : state.followers) {
     auto const more = follower->values();
     values.insert(values.end(), more.begin(), more.end());
   }
-  give(values, Rank{static_cast<int>(source)}, *state.communicator, *state.stream);
-  for (std::size_t f = 0; f < state.followers.size(); ++f) state.followers[f]->have_done(steps[source][f]);
+  give(values, Rank{static_cast<int>(ahead)}, *state.communicator, *state.stream);
+  Steps const& done = all[ahead].steps;
+  for (std::size_t f = 0; f < state.followers.size(); ++f) state.followers[f]->have_done(done[f]);
   for (WorldFollower* const follower : state.followers) follower->follow();
+  state.newcomer = false;
   std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - began;
   log(LogLevel::info,
       text("rank ", state.info.rank, " is rank ", state.place->rank, " of ", state.place->size,
-           " in membership ", next.number, ", with the values of rank ", state.members[source], " after ",
-           describe(steps[source]), " steps; ready after ", took.count(), " ms"));
+           " in membership ", next.number, ", with the values of rank ", state.members[ahead], " after ",
+           describe(done), " steps; ready after ", took.count(), " ms"));
+}
+
+void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::string reason) {
+  for (;;) {
+    abort_all(own, reason);
+    std::vector<Rank> members;
+    bool has_newcomers = false;
+    try {
+      return meet_and_go_on(own, state, members, has_newcomers);
+    } catch (CommError const& again) {
+      // A newcomer that differs ends, and the others go on without it.
+      bool const is_of_newcomer = again.code() == ErrorCode::mismatch && has_newcomers && !own.newcomer;
+      if (!is_of_newcomer && !is_of_a_lost_rank(again)) throw;
+      reason = again.what();
+    } catch (Error const& problem) {  // as when a process ends whose memory others are about to open
+      if (!loses_one_of(*own.control, members)) throw;
+      reason = problem.what();
+    }
+  }
+}
+
+void refuse_what_cannot_follow(WorldState const& state) {
+  if (std::string const why = why_not_rebuilt(state); !why.empty()) {
+    throw Error(ErrorCode::unsupported, text("World::rebuild(): ", why));
+  }
 }
 
 }  // namespace
@@ -150,27 +234,16 @@ std::string why_not_rebuilt(WorldState const& state) {
   return {};
 }
 
+void take_part(WorldState& state, Replicated const& replicated) {
+  refuse_what_cannot_follow(state);
+  rebuild_until_it_holds(state, replicated, "this rank takes part from now on");
+}
+
 void World::rebuild(CommError const& error, Replicated& state) {
-  WorldState& own = *state_;
   if (!is_of_a_lost_rank(error)) throw error;
-  if (std::string const why = why_not_rebuilt(own); !why.empty()) {
-    throw Error(ErrorCode::unsupported, text("World::rebuild(): ", why));
-  }
-  own.control->report_failure(error);
-  std::string reason = error.what();
-  for (;;) {
-    abort_all(own, reason);
-    std::vector<Rank> members;
-    try {
-      return meet_and_go_on(own, state, members);
-    } catch (CommError const& again) {
-      if (!is_of_a_lost_rank(again)) throw;
-      reason = again.what();
-    } catch (Error const& problem) {  // as when a process ends whose memory others are about to open
-      if (!loses_one_of(*own.control, members)) throw;
-      reason = problem.what();
-    }
-  }
+  refuse_what_cannot_follow(*state_);
+  state_->control->report_failure(error);
+  rebuild_until_it_holds(*state_, state, error.what());
 }
 
 }  // namespace ddp

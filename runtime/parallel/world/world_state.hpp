@@ -34,6 +34,7 @@ struct WorldState {
   int subgroups = 0;                   ///< that live
   std::string name;                    ///< prefix of control-plane keys, unique among living groups
   int membership = 0;                  ///< Membership::number
+  bool newcomer = false;               ///< it stands for a lost rank, and has not been taken in
   std::vector<Rank> members;           ///< ranks of the whole job
   std::shared_ptr<WorldPlace> const place = std::make_shared<WorldPlace>();
   Device device;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -133,6 +134,8 @@ class ControlJob {
  public:
   virtual ~ControlJob() = default;
   virtual void declare_lost(Failure lost) = 0;
+  /// A new process of that rank, which was lost, joins.
+  virtual void replace(int r) = 0;
   [[nodiscard]] ControlPlane& rank(int r) { return *planes.at(static_cast<std::size_t>(r)); }
 
   std::vector<std::shared_ptr<ControlPlane>> planes;
@@ -145,6 +148,7 @@ class InProcessControlJob final : public ControlJob {
     planes = job_->control_planes();
   }
   void declare_lost(Failure lost) override { job_->declare_lost(lost); }
+  void replace(int r) override { planes.at(static_cast<std::size_t>(r)) = job_->newcomer(Rank{r}, 1); }
 
  private:
   std::shared_ptr<InProcessJob> job_;
@@ -161,6 +165,18 @@ class LaunchedControlJob final : public ControlJob {
   }
   ~LaunchedControlJob() override { planes.clear(); }
   void declare_lost(Failure lost) override { server.declare_lost(std::move(lost)); }
+  void replace(int r) override {
+    std::promise<void> expected;
+    server.post([&](ControlServer& here) {
+      here.let_come_back(Rank{r});
+      expected.set_value();
+    });
+    expected.get_future().wait();
+    RankInfo info = launched(server.path(), r, static_cast<int>(planes.size()));
+    info.replacement = 1;
+    planes.at(static_cast<std::size_t>(r)) =
+        connect_control_plane(info, Deadline::after(std::chrono::seconds(10)));
+  }
 
   ServerThread server;
 };

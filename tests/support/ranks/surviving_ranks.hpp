@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/in_process/control.hpp"
@@ -30,11 +33,19 @@ class SurvivingRanks {
     run_ranks(job_->size(), [&](int r) {
       World world =
           World::over([&](Deadline) { return planes_[static_cast<std::size_t>(r)]; }, {.timeout = timeout});
-      try {
-        body(world);
-      } catch (Dies const&) {
+      if (run_until_it_dies(body, std::make_unique<World>(std::move(world)))) {
+        std::call_once(first_, [this] { gone_.set_value(); });
       }
     });
+  }
+  /// As if ddp-launch had started a new process for that rank, the only one that dies in run().
+  void newcomer(int r, std::function<void(World& world)> const& body) {
+    gone_.get_future().wait();
+    World world = World::over([&](Deadline) { return job_->newcomer(Rank{r}, ++replacements_); },
+                              {.timeout = std::chrono::seconds(60)});
+    EXPECT_TRUE(world.is_newcomer());
+    EXPECT_EQ(world.size(), 1);
+    run_until_it_dies(body, std::make_unique<World>(std::move(world)));
   }
   /// As if the process were killed.
   [[noreturn]] void die(World const& world) {
@@ -43,8 +54,20 @@ class SurvivingRanks {
   }
 
  private:
+  static bool run_until_it_dies(std::function<void(World& world)> const& body, std::unique_ptr<World> world) {
+    try {
+      body(*world);
+      return false;
+    } catch (Dies const&) {
+      return true;
+    }
+  }
+
   std::shared_ptr<InProcessJob> job_;
   std::vector<std::shared_ptr<ControlPlane>> planes_;
+  std::once_flag first_;
+  std::promise<void> gone_;
+  int replacements_ = 0;
 };
 
 /// What a collective throws when a rank is lost.
