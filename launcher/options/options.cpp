@@ -190,6 +190,10 @@ po::options_description described_options(Options& to) {
                 "(World::rebuild()). CPU ranks of this host");
   watching.count("min-ranks", "M", 1, kMaxRanks, to.min_ranks,
                  "with --survive: as long as M ranks are left (default: 1); with fewer the job has failed");
+  watching.count(
+      "replace", "N", 0, kMaxRestarts, to.replacements,
+      "with --survive: start a new process for a lost rank, at most N in all; the others take it in "
+      "when it is ready (default: 0)");
   Section other("Other");
   other.flag("dry-run", to.dry_run, true,
              "print the plan (ranks, devices, cores, environment, command) and start nothing");
@@ -351,6 +355,9 @@ Options parse_options(std::span<std::string const> arguments) {
   if (given.count("min-ranks") > 0 && given.count("survive") == 0) {
     refuse_options("--min-ranks is of --survive: without it no rank goes on when one is lost");
   }
+  if (given.count("replace") > 0 && given.count("survive") == 0) {
+    refuse_options("--replace is of --survive: without it no rank goes on when one is lost");
+  }
   for (char const* look : {"check", "list-devices"}) {
     refuse_both(given, look, "dry-run", "one looks at the machine, the other prints a job's plan");
   }
@@ -380,6 +387,7 @@ std::string help_text() {
       << "\n"
          "Environment of each rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
          "GROUP_WORLD_SIZE,\nMASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, DDP_JOB_ID, DDP_GENERATION, "
+         "DDP_REPLACEMENT, "
          "DDP_CONTROL, DDP_ERROR_FILE;\nPYTHONUNBUFFERED, OMP_NUM_THREADS, COLUMNS and LINES where they are "
          "unset. GPU ranks: CUDA_VISIBLE_DEVICES\nas UUIDs, DDP_VIRTUAL_DEVICES with --virtual, "
          "NCCL_SOCKET_IFNAME=lo and NCCL_RAS_ENABLE=0 where they are unset.\n"

@@ -70,6 +70,7 @@ struct Options {
   std::chrono::milliseconds grace{30000};
   int max_restarts = 0;  ///< 0 … kMaxRestarts
   bool survive = false;  ///< the others go on when a rank is lost
+  int replacements = 0;  ///< how many new processes may stand for lost ranks
   int min_ranks = 1;     ///< as long as so many are left; 1 … kMaxRanks
 
   bool dry_run = false;

@@ -35,6 +35,7 @@ Json name_of(RankOutcome const& rank) {
   Json fields{{"pid", rank.pid}};
   if (rank.title.empty()) {
     fields["rank"] = rank.rank.value();
+    if (rank.replacement > 0) fields["replacement"] = rank.replacement;
     if (rank.device) fields["device"] = text(*rank.device);
     add_text(fields, "gpu", rank.gpu);
     add_text(fields, "host", rank.host);
@@ -85,6 +86,7 @@ void add_report(Json& fields, JobOutcome const& job) {
   if (cause) fields["first_cause"] = facts_of(job.ranks[*cause], size);
   fields["ranks"] = Json::array();
   for (RankOutcome const& rank : job.ranks) fields["ranks"].push_back(facts_of(rank, size));
+  for (RankOutcome const& rank : job.lost) fields["replaced"].push_back(facts_of(rank, size));
   if (job.difference) fields["difference"] = *job.difference;
   add_text(fields, "flight_files", job.flight_files);
 }
@@ -125,6 +127,7 @@ void EventLog::start(Plan const& plan) {
               {"devices", std::move(devices)},
               {"max_restarts", plan.max_restarts}};
   if (plan.min_ranks) fields["min_ranks"] = *plan.min_ranks;
+  if (plan.replacements > 0) fields["replacements"] = plan.replacements;
   add_text(fields, "log_dir", plan.log_dir.value_or(""));
   write("start", {std::move(fields)});
 }

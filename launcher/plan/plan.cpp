@@ -50,6 +50,7 @@ Plan make_plan(Options const& options, Machine const& machine, GpuChoice const& 
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
   plan.max_restarts = options.max_restarts;
   if (options.survive) plan.min_ranks = options.min_ranks;
+  plan.replacements = options.replacements;
   return plan;
 }
 

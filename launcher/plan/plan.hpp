@@ -45,6 +45,7 @@ struct Plan {
   Variables window;                    ///< COLUMNS and LINES, where the user set none
   int max_restarts = 0;
   std::optional<int> min_ranks;  ///< with --survive: the fewest that may go on
+  int replacements = 0;          ///< the most new processes for lost ranks
   int generation = 0;            ///< how often the group was restarted
 
   [[nodiscard]] int world_size() const { return mpi_ranks.value_or(static_cast<int>(ranks.size())); }

@@ -78,6 +78,7 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
                      {"DDP_GENERATION", generation},
                      {"DDP_CONTROL", facts.control},
                      {"DDP_ERROR_FILE", error_file(facts.error_dir, rank.rank)}});
+  if (facts.replacement > 0) variables.emplace_back("DDP_REPLACEMENT", text(facts.replacement));
   if (!facts.flight.empty()) variables.emplace_back("DDP_FLIGHT", facts.flight);
   append(variables, device_variables(plan, rank));
   if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
@@ -90,15 +91,16 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
 bool is_of_one_job(std::string_view name) {
   // With the first variable, PyTorch's rank 0 would wait for a store that only torchrun serves. The others
   // are chosen anew for each job.
-  static constexpr std::array<std::string_view, 9> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
-                                                            "TORCHELASTIC_ERROR_FILE",
-                                                            "DDP_STDOUT",
-                                                            "DDP_TERMINAL",
-                                                            "DDP_VIRTUAL_DEVICES",
-                                                            "DDP_CONTROL",
-                                                            "DDP_INVITATION",
-                                                            "DDP_ERROR_FILE",
-                                                            "DDP_FLIGHT"};
+  static constexpr std::array<std::string_view, 10> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
+                                                             "TORCHELASTIC_ERROR_FILE",
+                                                             "DDP_STDOUT",
+                                                             "DDP_TERMINAL",
+                                                             "DDP_VIRTUAL_DEVICES",
+                                                             "DDP_CONTROL",
+                                                             "DDP_INVITATION",
+                                                             "DDP_REPLACEMENT",
+                                                             "DDP_ERROR_FILE",
+                                                             "DDP_FLIGHT"};
   return std::ranges::find(kForeign, name) != kForeign.end();
 }
 

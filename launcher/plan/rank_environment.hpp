@@ -33,6 +33,7 @@ struct JobFacts {
   std::string master_port;  ///< a port of the loopback interface that was free when asked
   std::string flight = {};  ///< memory for the rank's FlightRecorder; empty for none
   std::string out = {};     ///< place_of() the pipe that is its stdout
+  int replacement = 0;      ///< RankInfo::replacement
 };
 
 /// The variables that ddp-launch sets for one rank, in the order in which they are documented.

@@ -167,6 +167,8 @@ std::string describe_end(RankOutcome const& outcome, std::size_t size) {
                 : outcome.killed_by_launcher ? "was killed by ddp-launch"
                                              : describe_end(after, size));
   }
+  if (outcome.unneeded)
+    return "was ended by ddp-launch, since the others had ended before it could take part";
   if (outcome.late) return "was killed by ddp-launch, since it did not come to World::rebuild() in time";
   if (outcome.exec_error != 0) return text("could not be started: ", std::strerror(outcome.exec_error));
   if (outcome.unheard)

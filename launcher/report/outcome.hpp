@@ -57,6 +57,9 @@ struct RankOutcome {
   bool without_mpirun = false;      ///< killed since mpirun, or its daemon on that host, had ended
   bool late = false;                ///< killed since it did not come to the others' World::rebuild() in time
   bool survived = false;            ///< it failed, or left early, and the others have gone on without it
+  int replacement = 0;              ///< RankInfo::replacement
+  bool newcomer = false;            ///< it stands for a lost rank, and was not taken in
+  bool unneeded = false;            ///< killed since the others had ended before they took it in
   bool unheard = false;             ///< nothing tells how it has ended, though others failed because of it
   int exec_error = 0;               ///< errno, if the program could not be started
   std::optional<OomWatch> oom{};    ///< of a failed rank, where the kernel tells

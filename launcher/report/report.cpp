@@ -119,7 +119,7 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
 /// `self`, if not empty, is what to call the rank in its reported error.
 std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job, std::string_view self = {}) {
   if (!rank.ended && !rank.unheard) return "did not end even after SIGKILL";
-  if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal != 0) {
+  if (rank.stopped.empty() && rank.killed_by_launcher && !rank.unneeded && rank.signal != 0) {
     return "was still running and was killed by ddp-launch";
   }
   return text(describe_end(rank, job.ranks.size()),
@@ -174,7 +174,9 @@ bool obeyed(RankOutcome const& rank, JobOutcome const& job) {
 
 /// The ranks without which the others have gone on.
 void add_losses(Lines& lines, JobOutcome const& job) {
-  for (RankOutcome const& rank : job.ranks) {
+  std::vector<RankOutcome> all = job.lost;
+  all.insert(all.end(), job.ranks.begin(), job.ranks.end());
+  for (RankOutcome const& rank : all) {
     if (!rank.survived && !(survived(job) && failed(rank))) continue;
     lines.add("went on without ", describe_rank(rank), ", which ", describe_consequence(rank, job));
     if (rank.killed_by_launcher) continue;
@@ -223,6 +225,14 @@ std::string first_failure_line(RankOutcome const& outcome, std::size_t size, std
 std::string loss_line(RankOutcome const& outcome, std::size_t size, std::size_t left) {
   return text(describe_rank(outcome), " ", describe_end(outcome, size), ": ", left, " of ", size,
               left == 1 ? " ranks is left" : " ranks are left");
+}
+
+std::string replacement_line(RankOutcome const& outcome, int number, int most) {
+  return text("a new process for ", describe_rank(outcome), ", ", number, " of ", most);
+}
+
+std::string joined_line(RankOutcome const& outcome, std::size_t size, std::size_t now) {
+  return text(describe_rank(outcome), " takes part: ", now, " of ", size, " ranks again");
 }
 
 bool survived(JobOutcome const& job) {

@@ -23,6 +23,7 @@ struct JobOutcome {
   std::string flight_ranks = {};               ///< whose: "all ranks", "ranks 1-3"
   bool output_lost = false;                    ///< Console::output_lost()
   std::optional<int> min_ranks = {};           ///< with --survive
+  std::vector<RankOutcome> lost = {};          ///< whose places others of `ranks` have taken
 };
 
 /// Under --survive: enough ranks have ended with 0. What befell the others is no failure of the job.
@@ -37,6 +38,11 @@ struct JobOutcome {
 /// One line, said when a rank is lost and others go on: "rank 2 (pid 4711, cpu:0) was killed by signal 9
 /// (SIGKILL): 3 of 4 ranks are left".
 [[nodiscard]] std::string loss_line(RankOutcome const& outcome, std::size_t size, std::size_t left);
+
+/// One line, said when a new process was started: "a new process for rank 2 (pid 4713, cpu:0), 1 of 5".
+[[nodiscard]] std::string replacement_line(RankOutcome const& outcome, int number, int most);
+/// One line, said when others have taken it in: "rank 2 (pid 4713, cpu:0) takes part: 4 of 4 ranks again".
+[[nodiscard]] std::string joined_line(RankOutcome const& outcome, std::size_t size, std::size_t now);
 
 /// One line, said when a rank has just failed and others are still running.
 [[nodiscard]] std::string first_failure_line(RankOutcome const& outcome, std::size_t size,

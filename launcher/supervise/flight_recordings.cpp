@@ -20,6 +20,10 @@ FlightRecordings::FlightRecordings(int ranks) {
   }
 }
 
+void FlightRecordings::renew(Rank rank) {
+  memory_[rank.index()] = make_sealed_memory("ddp-flight", FlightRecorder::memory_bytes());
+}
+
 std::string FlightRecordings::path(Rank rank) const {
   FileDescriptor const& file = memory_[rank.index()];
   return file ? text("/proc/", ::getpid(), "/fd/", file.get()) : std::string{};

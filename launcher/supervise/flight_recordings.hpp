@@ -24,6 +24,8 @@ class FlightRecordings {
   [[nodiscard]] std::vector<RankFlight> read() const;
   /// nullopt if it has recorded nothing.
   [[nodiscard]] std::optional<FlightRecorder::Log> read(Rank rank) const;
+  /// Empty memory for a new process of that rank.
+  void renew(Rank rank);
   /// For DDP_FLIGHT; empty if there is none. Valid while this process lives.
   [[nodiscard]] std::string path(Rank rank) const;
   /// Where the ranks behind an mpirun find them: see flight_link().

@@ -68,6 +68,33 @@ void OutcomeRecorder::started(PlannedRank const& rank, pid_t pid) {
   events_.rank_up(ranks_.back());
 }
 
+void OutcomeRecorder::replaced(PlannedRank const& rank, pid_t pid) {
+  RankOutcome& outcome = ranks_[rank.rank.index()];
+  RankOutcome next;
+  next.rank = rank.rank;
+  next.device = outcome.device;
+  next.gpu = outcome.gpu;
+  next.out_file = outcome.out_file;
+  next.err_file = outcome.err_file;
+  next.pid = pid;
+  next.replacement = outcome.replacement + 1;
+  next.newcomer = true;
+  unlink(error_file(directory_, rank.rank).c_str());
+  unlink(elastic_error_file(directory_, rank.rank).c_str());
+  outcome.survived = true;
+  lost_.push_back(std::exchange(outcome, std::move(next)));
+  events_.rank_up(outcome);
+}
+
+std::size_t OutcomeRecorder::members() const noexcept {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      only_ranks(*this), [](RankOutcome const& rank) { return !rank.ended && !rank.newcomer; }));
+}
+
+bool OutcomeRecorder::is_ending() const noexcept {
+  return std::ranges::any_of(only_ranks(*this), &RankOutcome::left);
+}
+
 /// how_stopped() of its process, if that is on this host, or of the process that joined.
 std::string OutcomeRecorder::how_rank_stopped(RankOutcome const& outcome) const {
   std::string how = plan_.mpi_ranks ? std::string() : how_stopped(outcome.pid);
@@ -128,6 +155,7 @@ void OutcomeRecorder::rebuilt(Membership const& membership) {
       outcome.first_trouble = {};
       unlink(error_file(directory_, outcome.rank).c_str());
     }
+    if (std::ranges::find(membership.ranks, outcome.rank) != membership.ranks.end()) outcome.newcomer = false;
   }
   events_.rebuild(membership);
 }

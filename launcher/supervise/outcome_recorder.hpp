@@ -31,6 +31,15 @@ class OutcomeRecorder {
   [[nodiscard]] std::vector<RankOutcome> const& ranks() const noexcept { return ranks_; }
 
   void started(PlannedRank const& rank, pid_t pid);
+  /// A new process stands for that rank, which was lost. What was known of it goes to lost().
+  void replaced(PlannedRank const& rank, pid_t pid);
+  /// Those whose place a new process has taken, in the order of their ends.
+  [[nodiscard]] std::vector<RankOutcome> const& lost() const noexcept { return lost_; }
+  /// How many ranks run and take part, and whether they have begun to end.
+  [[nodiscard]] std::size_t members() const noexcept;
+  [[nodiscard]] bool is_ending() const noexcept;
+  /// It is killed, since nobody is left to take it in.
+  void not_needed(std::size_t index) { ranks_[index].unneeded = true; }
   /// The place in ranks() of the process that was started as number `process`.
   [[nodiscard]] std::size_t place_of(std::size_t process) const noexcept {
     return plan_.mpi_ranks ? static_cast<std::size_t>(*plan_.mpi_ranks) : process;
@@ -78,6 +87,7 @@ class OutcomeRecorder {
   std::string directory_;
   EventLog& events_;
   std::vector<RankOutcome> ranks_;
+  std::vector<RankOutcome> lost_;
   OomLooks oom_looks_;
 };
 

@@ -15,9 +15,19 @@ constexpr std::size_t kPieceOfOutput = (64_KiB).value;
 }  // namespace
 
 void OutputForwarder::add(Rank rank, FileDescriptor out, FileDescriptor err) {
-  ranks_.push_back({make_stream(rank, OutputStream::out, std::move(out)),
-                    make_stream(rank, OutputStream::err, std::move(err))});
+  bool const restarted = plan_.generation > 0;  // a rank appends to what the one before it wrote
+  ranks_.push_back({make_stream(rank, OutputStream::out, std::move(out), restarted),
+                    make_stream(rank, OutputStream::err, std::move(err), restarted)});
   for (RankStream& stream : ranks_.back()) read(stream);
+}
+
+void OutputForwarder::replace(std::size_t index, Rank rank, FileDescriptor out, FileDescriptor err) {
+  Streams& streams = ranks_[index];
+  for (RankStream& stream : streams) close(stream);
+  streams = {make_stream(rank, OutputStream::out, std::move(out), true),
+             make_stream(rank, OutputStream::err, std::move(err), true)};
+  if (!reading_) return;
+  for (RankStream& stream : streams) read(stream);
 }
 
 void OutputForwarder::resize(winsize const& window) {
@@ -72,13 +82,13 @@ LogFile OutputForwarder::open_log(std::optional<Rank> of, OutputStream stream, b
   return {console_, logs_, name + (stream == OutputStream::out ? ".out" : ".err"), append};
 }
 
-RankStream OutputForwarder::make_stream(Rank rank, OutputStream stream, FileDescriptor pipe) const {
-  bool const restarted = plan_.generation > 0;  // a rank appends to what the one before it wrote
+RankStream OutputForwarder::make_stream(Rank rank, OutputStream stream, FileDescriptor pipe,
+                                        bool goes_on) const {
   if (!plan_.mpi_ranks) {
-    return {rank, stream, std::move(pipe), open_log(rank, stream, restarted), options_.timestamps};
+    return {rank, stream, std::move(pipe), open_log(rank, stream, goes_on), options_.timestamps};
   }
-  static_cast<void>(open_log(std::nullopt, stream, restarted));  // empties the file of an older job
-  for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, restarted));
+  static_cast<void>(open_log(std::nullopt, stream, goes_on));  // empties the file of an older job
+  for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, goes_on));
   return {*plan_.mpi_ranks, stream, std::move(pipe),
           [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); }, options_.timestamps};
 }

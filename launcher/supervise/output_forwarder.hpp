@@ -28,6 +28,8 @@ class OutputForwarder {
 
   /// The streams of `rank`, or of mpirun.
   void add(Rank rank, FileDescriptor out, FileDescriptor err);
+  /// Those of a new process of the rank at that place, whose last one has ended. Files go on.
+  void replace(std::size_t index, Rank rank, FileDescriptor out, FileDescriptor err);
   /// Terminals of ranks have this size from now on.
   void resize(winsize const& window);
   /// From now on mpirun's own words go to their file only.
@@ -50,7 +52,8 @@ class OutputForwarder {
  private:
   using Streams = std::array<RankStream, 2>;  ///< stdout and stderr
   [[nodiscard]] LogFile open_log(std::optional<Rank> of, OutputStream stream, bool append) const;
-  [[nodiscard]] RankStream make_stream(Rank rank, OutputStream stream, FileDescriptor pipe) const;
+  [[nodiscard]] RankStream make_stream(Rank rank, OutputStream stream, FileDescriptor pipe,
+                                       bool goes_on) const;
   void read(RankStream& stream);
   void forward(RankStream& stream);
   void close(RankStream& stream);

@@ -39,6 +39,8 @@ class RankProcesses {
   [[nodiscard]] int guard_fd() const noexcept { return guard_->fd(); }
 
   void add(Child child) { children_.push_back(std::move(child)); }
+  /// In the place of one that is reaped.
+  void replace(std::size_t index, Child child) { children_[index] = std::move(child); }
   [[nodiscard]] pid_t pid(std::size_t index) const noexcept { return children_[index].pid; }
   /// Readable when that process has ended; -1 once it is reaped, or given up by end_all().
   [[nodiscard]] int pidfd(std::size_t index) const noexcept { return children_[index].pidfd.get(); }

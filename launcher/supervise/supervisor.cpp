@@ -18,7 +18,6 @@
 #include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/terminal.hpp"
-#include "launcher/supervise/rank_starter.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -67,7 +66,8 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
                    [this](int signal) { processes_.send(signal); }),
       flights_(plan.world_size()),
       progress_(plan, flights_, outcomes_, console),
-      output_(plan, options, console, files.logs, loop_) {
+      output_(plan, options, console, files.logs, loop_),
+      replacements_(plan.replacements) {
   sigset_t signals = watched_signals();
   for (int const of_terminal : {SIGTSTP, SIGWINCH}) sigaddset(&signals, of_terminal);
   signals_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -81,6 +81,7 @@ JobOutcome Supervisor::run() {
   while ((processes_.running() > 0 && !termination_.given_up(Clock::now())) || guards_may_tell()) {
     loop_.wait(next_deadline());
     auto const now = Clock::now();
+    start_due_replacements();
     termination_.enforce(outcomes_.ranks(), now);
     progress_.look(all_is_well(), now);
     if (may_stand_still() && now >= next_look_at_stopped_) look_for_standstill(now);
@@ -101,6 +102,7 @@ JobOutcome Supervisor::run() {
   JobOutcome job{plan_.host, plan_.program, outcomes_.ranks(), termination_.signal(),
                  termination_.failed_before_signal()};
   job.min_ranks = plan_.min_ranks;
+  job.lost = outcomes_.lost();
   if (termination_.failure_seen()) {
     flights_.add_to(job, files_.logs, console_);
   }
@@ -111,23 +113,58 @@ void Supervisor::start_ranks() {
   invitation_.path = server_.path();
   if (plan_.mpi_ranks) flights_.link_into(processes_.directory());
   outcomes_.look_for_oom_kills(Clock::now());
-  auto started = launcher::start_ranks(
-      plan_, open_files_, plan_.mpi_ranks ? invitation_.text() : server_.path(), flights_, processes_);
+  starter_.emplace(plan_, open_files_, plan_.mpi_ranks ? invitation_.text() : server_.path(), flights_,
+                   processes_);
+  auto started = starter_->start_all();
   exec_failures_ = std::move(started.exec_failures);
   loop_.watch(exec_failures_.get(), EPOLLIN, [this] { take_exec_failures(); });
   for (std::size_t index = 0; index < plan_.ranks.size(); ++index) {
     PlannedRank const& planned = plan_.ranks[index];
     output_.add(planned.rank, std::move(started.streams[index].out), std::move(started.streams[index].err));
-    // Handlers of ends come last, so that all that a rank has said is known when its end is judged.
-    loop_.watch(
-        processes_.pidfd(index), EPOLLIN, [this, index] { note_end(index); }, EventLoop::Turn::last);
+    watch_end(index);
     outcomes_.started(planned, processes_.pid(index));
+  }
+}
+
+/// Handlers of ends come last, so that all that a rank has said is known when its end is judged.
+void Supervisor::watch_end(std::size_t index) {
+  loop_.watch(
+      processes_.pidfd(index), EPOLLIN, [this, index] { note_end(index); }, EventLoop::Turn::last);
+}
+
+/// One that cannot be started is none: the others go on.
+void Supervisor::start_due_replacements() {
+  if (termination_.begun() || outcomes_.members() == 0 || outcomes_.is_ending())
+    return replacements_.give_up();
+  while (auto const index = replacements_.take_due(Clock::now())) try {
+      PlannedRank const& planned = plan_.ranks[*index];
+      flights_.renew(planned.rank);
+      server_.let_come_back(planned.rank);
+      RankStreams streams = starter_->replace(*index, outcomes_.ranks()[*index].replacement + 1);
+      output_.replace(*index, planned.rank, std::move(streams.out), std::move(streams.err));
+      watch_end(*index);
+      outcomes_.replaced(planned, processes_.pid(*index));
+      console_.say(replacement_line(outcomes_.ranks()[*index], replacements_.used(), replacements_.most()));
+    } catch (Error const& error) {
+      console_.say(text("warning: ", error.what()));
+    } catch (ExitError const& error) {
+      console_.say(text("warning: ", error.what()));
+    }
+}
+
+/// Those that take part have ended.
+void Supervisor::end_newcomers() {
+  if (termination_.begun() || outcomes_.members() > 0) return;
+  for (RankOutcome const& each : outcomes_.ranks()) {
+    if (each.ended || !each.newcomer) continue;
+    outcomes_.not_needed(each.rank.index());
+    processes_.send(each.rank.index(), SIGKILL);
   }
 }
 
 /// Whether all ranks run: otherwise a missing rank is not late, but gone or ending.
 bool Supervisor::all_is_well() const {
-  return !options_.quiet && !termination_.begun() && outcomes_.running() == number_of_ranks();
+  return !options_.quiet && !termination_.begun() && outcomes_.members() == number_of_ranks();
 }
 
 /// Whether a rank behind the mpirun that has ended may still be heard of.
@@ -138,7 +175,8 @@ bool Supervisor::guards_may_tell() const {
 
 Supervisor::Clock::time_point Supervisor::next_deadline() const {
   if (mpirun_ended_) return *mpirun_ended_ + kForGuards;
-  auto const next = std::min(progress_.next(), termination_.deadline().value_or(Clock::time_point::max()));
+  auto next = std::min(progress_.next(), termination_.deadline().value_or(Clock::time_point::max()));
+  next = std::min(next, replacements_.next().value_or(Clock::time_point::max()));
   return may_stand_still() ? std::min(next, next_look_at_stopped_) : next;
 }
 
@@ -206,6 +244,7 @@ void Supervisor::hear_ranks() {
         note_end_behind_mpirun(event);
         continue;
       }
+      if (event.kind == ControlServer::Event::Kind::rebuilt) say_who_joined(event.membership);
       outcomes_.take(event, now);
       if (event.kind == ControlServer::Event::Kind::late) end_late(event.rank);
       // Of other ranks the end of the process tells.
@@ -237,10 +276,20 @@ void Supervisor::judge_end(std::size_t place, std::size_t still_running) {
 /// Whether enough ranks are left, which then hear of the loss and may rebuild.
 bool Supervisor::goes_on_without(RankOutcome const& lost, std::size_t still_running) {
   if (!plan_.min_ranks || termination_.begun()) return false;
-  std::size_t const left = still_running + ended_well(outcomes_.ranks());
+  std::size_t const left = outcomes_.members() + ended_well(outcomes_.ranks());
   if (left < static_cast<std::size_t>(*plan_.min_ranks)) return false;
-  if (still_running > 0) console_.say(loss_line(lost, outcomes_.ranks().size(), left));
+  if (lost.unneeded || still_running == 0) return true;
+  console_.say(loss_line(lost, outcomes_.ranks().size(), left));
+  std::string const why_not = replacements_.lose(lost.rank.index(), lost, Clock::now());
+  if (!why_not.empty()) console_.say(why_not);
   return true;
+}
+
+void Supervisor::say_who_joined(Membership const& membership) {
+  for (Rank const rank : membership.ranks) {
+    RankOutcome const& outcome = outcomes_.ranks()[rank.index()];
+    if (outcome.newcomer) console_.say(joined_line(outcome, number_of_ranks(), membership.ranks.size()));
+  }
 }
 
 /// The others have gone on without it.
@@ -287,12 +336,14 @@ void Supervisor::note_end(std::size_t index) {
   outcomes_.note_files(place, output_.out(index), output_.err(index));
   if (!plan_.mpi_ranks) progress_.look_at(plan_.ranks[index].rank);
 
-  bool const killed = (termination_.killed() || outcomes_.ranks()[place].late) && end->signal == SIGKILL;
+  RankOutcome const& before = outcomes_.ranks()[place];
+  bool const killed = (termination_.killed() || before.late || before.unneeded) && end->signal == SIGKILL;
   RankOutcome const& outcome = outcomes_.ended(place, *end, killed, now);
   if (plan_.mpi_ranks) mpirun_ended_ = now;
   if (plan_.mpi_ranks) return;  // it is judged when all is known
   if (!outcome.left) tell_ranks_of(outcome);
   judge_end(place, processes_.running());
+  end_newcomers();
 }
 
 /// A rank that runs has a deadline for its waits, but nobody waits for the last ranks of a job.

@@ -23,6 +23,8 @@
 #include "launcher/supervise/output_forwarder.hpp"
 #include "launcher/supervise/progress_monitor.hpp"
 #include "launcher/supervise/rank_processes.hpp"
+#include "launcher/supervise/rank_starter.hpp"
+#include "launcher/supervise/replacements.hpp"
 #include "launcher/supervise/termination.hpp"
 
 namespace ddp::launcher {
@@ -66,6 +68,10 @@ class Supervisor {
   void judge_end(std::size_t place, std::size_t still_running);
   [[nodiscard]] bool goes_on_without(RankOutcome const& lost, std::size_t still_running);
   void end_late(Rank rank);
+  void say_who_joined(Membership const& membership);
+  void watch_end(std::size_t index);
+  void start_due_replacements();
+  void end_newcomers();
   void tell_ranks_of(RankOutcome const& ended);
   [[nodiscard]] bool guards_may_tell() const;
   [[nodiscard]] bool may_stand_still() const;
@@ -90,6 +96,8 @@ class Supervisor {
   FlightRecordings flights_;
   ProgressMonitor progress_;
   OutputForwarder output_;
+  std::optional<RankStarter> starter_;
+  Replacements replacements_;
   std::optional<Clock::time_point> stands_since_;
   Clock::time_point next_look_at_stopped_{};
   std::optional<Clock::time_point> mpirun_ended_;

@@ -43,6 +43,11 @@ class Checkpoint::Impl {
       : world_(std::move(world)), path_(absolute_path(folder)), options_(options), group_(group_of_world()) {
     require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");
     require(!path_.empty(), "a checkpoint's folder has no name");
+    if (world_.is_newcomer()) {
+      throw Error(ErrorCode::unsupported,
+                  "Checkpoint: this process stands for a lost rank (ddp-launch --replace), and another rank "
+                  "holds the folder: run a program that makes one without --replace");
+    }
     check_model(tensors);
     auto const parts = together(group_, "/tensors", [&] {
       check_checkpoint_tensors(tensors, world_.device());

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Kills ranks of trainings at random moments, and looks whether each job ends as docs/surviving.md promises (R26).
 
-random_kills.py BUILD_FOLDER [JOBS [SEED]]
+random_kills.py [--replace] [--losses N] BUILD_FOLDER [JOBS [SEED]]
 
 Each job is train_mlp on 2 to 6 CPU ranks under ddp-launch --survive. One to three of its ranks are killed: during the start,
-while it trains, while the others rebuild, at the end; in half of the jobs while they write checkpoints too. It prints what did not end as promised, with the seed that repeats its
-kills (not their timing), and `N passed, N failed`. Run it by hand: a job takes about a second.
+while it trains, while the others rebuild, at the end; in half of the jobs while they write checkpoints too. It prints what
+did not end as promised, with the seed that repeats its kills (not their timing), and `N passed, N failed`. Run it by hand: a
+job takes about a second. With --replace new processes stand for lost ranks, which may be killed too; nothing is saved then.
+--losses N is one job that loses and replaces N ranks, each when all are there again; it prints the memory and descriptors of
+ddp-launch and of the rank that is never killed.
 """
 import hashlib
 import json
@@ -60,13 +63,13 @@ def broken_checkpoints(folder):
     return ""
 
 
-def run_job(build, seed):
+def run_job(build, seed, replace):
     """Why the job did not end as promised; empty if it did."""
     choose = random.Random(seed)
     ranks = choose.randint(2, 6)
     kills = min(choose.choice([1, 1, 1, 2, 2, 3]), ranks - 1)
     from_start = choose.random() < 0.15
-    saves = choose.random() < 0.5
+    saves = choose.random() < 0.5 and not replace
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "tmp").mkdir()
@@ -74,7 +77,7 @@ def run_job(build, seed):
         environment = dict(os.environ, DDP_TIMEOUT="10", TMPDIR=str(folder / "tmp"), RANDOM_KILLS=mark.split("=")[1])
         with open(folder / "out", "w") as out, open(folder / "err", "w") as err:
             job = subprocess.Popen(
-                [build / "launcher/ddp-launch", "--survive", "--cpus", str(ranks), "--no-log-files", "--",
+                [build / "launcher/ddp-launch", "--survive", *(["--replace", "3"] if replace else []), "--cpus", str(ranks), "--no-log-files", "--",
                  build / "examples/train_mlp/train_mlp", "--survive", "--synthetic", "--limit", "8000", "--hidden", "32",
                  "--batch", "64", "--epochs", "9", *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else [])],
                 stdout=out, stderr=err, cwd=folder, env=environment)
@@ -111,13 +114,62 @@ def run_job(build, seed):
         return f"{ranks} ranks, {len(killed)} killed: {', '.join(wrong)}\n{(folder / 'err').read_text()}" if wrong else ""
 
 
+def usage_of(pid):
+    """Resident memory that is the process's own, shared memory (KiB), and open descriptors."""
+    status = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    number = lambda name: int(status[name].split()[0])
+    return number("RssAnon"), number("RssShmem"), len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def lose_many(build, losses):
+    """Why such a job did not go on; empty if it did."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        with open(folder / "out", "w") as out, open(folder / "err", "w") as err:
+            job = subprocess.Popen(
+                [build / "launcher/ddp-launch", "--survive", "--replace", str(losses), "--cpus", "3", "--no-log-files", "--",
+                 build / "examples/train_mlp/train_mlp", "--survive", "--synthetic", "--limit", "8000", "--hidden", "32",
+                 "--batch", "64", "--epochs", "1000000"], stdout=out, stderr=err, cwd=folder)
+        said = lambda: (folder / "err").read_text()
+        while "epoch 1/" not in (folder / "out").read_text().replace(" ", "").replace("epoch", "epoch "):
+            time.sleep(0.01)
+        kept = ranks_of(job.pid)[0]
+        print("loss  ddp-launch: own KiB, shared KiB, descriptors  rank 0: the same  files in /dev/shm")
+        wrong = ""
+        for loss in range(losses + 1):
+            if loss % max(losses // 10, 1) == 0:
+                print(loss, *usage_of(job.pid), *usage_of(kept), len(os.listdir("/dev/shm")), flush=True)
+            if loss == losses:
+                break
+            os.kill(next(pid for pid in reversed(ranks_of(job.pid)) if pid != kept), signal.SIGKILL)
+            give_up = time.monotonic() + LONGEST
+            while said().count("3 of 3 ranks again") <= loss and time.monotonic() < give_up and job.poll() is None:
+                time.sleep(0.01)
+            if said().count("3 of 3 ranks again") <= loss:
+                wrong = f"after {loss + 1} losses nobody came\n{said()}"
+                break
+            time.sleep(0.1)  # some steps
+        job.terminate()
+        job.wait(LONGEST)
+        return wrong
+
+
 def main():
-    build = pathlib.Path(sys.argv[1]).resolve()
-    jobs = int(sys.argv[2]) if len(sys.argv) > 2 else 100
-    first = int(sys.argv[3]) if len(sys.argv) > 3 else random.randrange(1 << 30)
+    words = sys.argv[1:]
+    replace = "--replace" in words
+    if replace:
+        words.remove("--replace")
+    if "--losses" in words:
+        place = words.index("--losses")
+        wrong = lose_many(pathlib.Path(words[place + 2]).resolve(), int(words[place + 1]))
+        print(wrong or "went on after all losses")
+        return 1 if wrong else 0
+    build = pathlib.Path(words[0]).resolve()
+    jobs = int(words[1]) if len(words) > 1 else 100
+    first = int(words[2]) if len(words) > 2 else random.randrange(1 << 30)
     failed = 0
     for seed in range(first, first + jobs):
-        if wrong := run_job(build, seed):
+        if wrong := run_job(build, seed, replace):
             failed += 1
             print(f"seed {seed}: {wrong}", flush=True)
     print(f"{jobs - failed} passed, {failed} failed, seeds {first} to {first + jobs - 1}")

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -192,6 +193,58 @@ TEST_F(SurvivingTraining, R26ARankKilledWhileACheckpointIsWrittenLeavesGoodOnesA
     EXPECT_EQ(parameters(), found);
     fs::remove(log());
   }
+}
+
+TEST_F(SurvivingTraining, R26ANewProcessTakesTheLostOnesPlaceWithTheBitsOfThatScheduleOfRanks) {
+  for (std::size_t const victim : {2U, 0U}) {
+    fs::remove(log());
+    LaunchedJob job(surviving({"--replace", "1"}));
+    ASSERT_TRUE(job.shows("epoch  1/12"));
+    send_to_rank(job, "train_mlp", victim, SIGKILL);
+    EXPECT_EQ(job.exit_code(), 0) << job.err();
+    auto const changes = changes_in(job.out());
+    ASSERT_EQ(changes.size(), 2U) << job.out();
+    EXPECT_EQ(changes[0].ranks, 3);
+    EXPECT_EQ(changes[1].ranks, 4);
+    EXPECT_THAT(job.out(), ContainsRegex("final: test accuracy [0-9.]+, 4 ranks"));
+    EXPECT_THAT(
+        job.err(),
+        AllOf(ContainsRegex(text("a new process for rank ", victim, " \\(pid [0-9]+, cpu:0\\), 1 of 1")),
+              ContainsRegex(text("rank ", victim, " \\(pid [0-9]+, cpu:0\\) takes part: 4 of 4 ranks again")),
+              ContainsRegex(
+                  text("went on without rank ", victim, " \\(pid [0-9]+, cpu:0\\), which was killed"))));
+    auto const found = parameters();
+    EXPECT_EQ(found, replay(changes)) << "rank " << victim << " was killed after step " << changes[0].step;
+  }
+}
+
+TEST_F(SurvivingTraining, R26WhenNoNewProcessIsLeftTheOthersGoOnAlone) {
+  LaunchedJob job(surviving({"--replace", "1"}));
+  ASSERT_TRUE(job.shows("epoch  1/12"));
+  send_to_rank(job, "train_mlp", 3, SIGKILL);
+  ASSERT_TRUE(job.shows("going on with 4 ranks"));
+  send_to_rank(job, "train_mlp", 1, SIGKILL);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("no new process is left: 1 of 1 were used"));
+  EXPECT_THAT(job.out(), ContainsRegex("final: test accuracy [0-9.]+, 3 ranks"));
+}
+
+TEST_F(SurvivingTraining, R26ANewProcessOfAnotherModelSaysHowItDiffersAndTheOthersGoOn) {
+  auto words = launch(4, {"--survive", "--replace", "5"}, {});
+  auto const command = std::find(words.begin(), words.end(), std::string(TRAIN_MLP));
+  words.insert(command,
+               {"sh", "-c",
+                "exec \"$0\" \"$@\" --survive $(test -n \"$DDP_REPLACEMENT\" && echo --hidden 32 || echo "
+                "--hidden 64)"});
+  auto const hidden = std::find(words.begin(), words.end(), std::string("--hidden"));
+  words.erase(hidden, hidden + 2);
+  LaunchedJob job(words);
+  ASSERT_TRUE(job.shows("epoch  1/12"));
+  send_to_rank(job, "train_mlp", 3, SIGKILL);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              AllOf(HasSubstr("the new process of rank 3 has parameter "), HasSubstr("where rank 0 has")));
+  EXPECT_THAT(job.out(), ContainsRegex("final: test accuracy [0-9.]+, 3 ranks"));
 }
 
 TEST_F(SurvivingTraining, R26AStoppedRankIsNamedByTheDeadlineAndEnded) {

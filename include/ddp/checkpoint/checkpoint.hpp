@@ -52,7 +52,8 @@ struct CheckpointOptions {
 ///
 /// When its World was rebuilt, the next call goes on with the ranks that are left; the first of them then
 /// holds the folder. If a checkpoint was being written, and is not complete, and no wait() has thrown that,
-/// this call does, once, on all ranks: Error(io). With a sharded optimizer it throws Error(unsupported).
+/// this call does, once, on all ranks: Error(io). With a sharded optimizer it throws Error(unsupported), as
+/// the constructor does in a newcomer (World::is_newcomer()).
 ///
 /// All members but newest() are collective, are called in the same order on every rank, and fail alike on
 /// every rank. One thread at a time. Needs a build with OpenSSL (SHA-256), otherwise the constructor throws

@@ -153,6 +153,9 @@ TEST(Options, R26SurvivalIsAskedForWithTheFewestThatMayGoOn) {
   EXPECT_TRUE(options.survive);
   EXPECT_EQ(options.min_ranks, 3);
   EXPECT_EQ(parse_options(Words{"--survive", "ls"}).min_ranks, 1);
+  EXPECT_EQ(parse_options(Words{"--survive", "ls"}).replacements, 0);
+  EXPECT_EQ(parse_options(Words{"--survive", "--replace", "5", "ls"}).replacements, 5);
+  EXPECT_THAT(refusal_of_options({"--replace", "2", "ls"}), HasSubstr("--replace is of --survive"));
   EXPECT_THAT(refusal_of_options({"--min-ranks", "2", "ls"}), HasSubstr("--min-ranks is of --survive"));
   EXPECT_THAT(
       refusal_of_options({"--survive", "--host", "a,b", "ls"}),
