@@ -70,10 +70,10 @@ std::string describe(Steps const& steps) {
   return words.empty() ? "no" : words;
 }
 
-// The place of the first rank that has done most, of those that have values. All ranks go through one sequence
-// of steps, each of one follower, so of two ranks one has done everything that the other has, and any
-// comparison finds it. That one gives the values of all followers: those of several ranks would be a state
-// that no rank ever had.
+// The place of the first rank that has done most, of those that have values. All ranks go through one
+// sequence of steps, each of one follower, so of two ranks one has done everything that the other has, and
+// any comparison finds it. That one gives the values of all followers: those of several ranks would be a
+// state that no rank ever had.
 std::size_t find_source(std::vector<Coming> const& all, std::span<Rank const> members) {
   std::optional<std::size_t> source;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -162,9 +162,9 @@ void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector
                     bool& has_newcomers) {
   auto const began = std::chrono::steady_clock::now();
   std::string const form = form_of(state, replicated);
-  Membership next = state.control->rebuild(
-      record(state.newcomer ? 1 : 0, StableHash().add(form).value()) + steps_of(state),
-      Deadline::after(state.options.timeout));
+  Membership next =
+      state.control->rebuild(record(state.newcomer ? 1 : 0, StableHash().add(form).value()) + steps_of(state),
+                             Deadline::after(state.options.timeout));
   auto const all = read_comings(next);
   std::string const name = text("ddp/@", next.number);
   members = next.ranks;

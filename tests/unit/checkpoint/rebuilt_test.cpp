@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ddp/ddp.hpp"
@@ -113,6 +114,25 @@ TEST_F(RebuiltCheckpoint, R26AnotherLossBeforeItHasFollowedIsOneMore) {
     EXPECT_EQ(checkpoint.newest(), "000002-step-11");
     world.barrier();
   });
+}
+
+TEST_F(RebuiltCheckpoint, R26ANewcomerHasNoneSinceAnotherRankHoldsTheFolder) {
+  SurvivingRanks ranks(2);
+  std::thread other([&] {
+    ranks.newcomer(1, [&](World& world) {
+      CheckpointModel model(1, 1);
+      auto const error = error_of([&] { Checkpoint const checkpoint(world, folder(), model.tensors()); });
+      EXPECT_EQ(error.code(), ErrorCode::unsupported);
+      EXPECT_THAT(error.what(), HasSubstr("--replace"));
+    });
+  });
+  ranks.run([&](World& world) {
+    Replicated alike(world, {});
+    if (world.rank() == 1) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(world.size(), 1);
+  });
+  other.join();
 }
 
 }  // namespace
