@@ -18,11 +18,21 @@ std::string Replacements::lose(std::size_t place, RankOutcome const& lost, Clock
   if (without_step_ >= kMostWithoutStep) {
     return text("no new process: ", without_step_, " in a row ended before their first step");
   }
-  if (used_ + static_cast<int>(due_.size()) == most_) {
+  if (used_ + static_cast<int>(waiting_.size() + due_.size()) == most_) {
     return text("no new process is left: ", used_, " of ", most_, " were used");
   }
-  due_[place] = failed_early ? now + kDelay : now;
+  Clock::duration const delay = failed_early ? kDelay : Clock::duration::zero();
+  if (lost.newcomer) {
+    due_[place] = now + delay;
+  } else {
+    waiting_[place] = delay;
+  }
   return {};
+}
+
+void Replacements::others_went_on(Clock::time_point now) {
+  for (auto const& [place, delay] : waiting_) due_[place] = now + delay;
+  waiting_.clear();
 }
 
 std::optional<Replacements::Clock::time_point> Replacements::next() const {

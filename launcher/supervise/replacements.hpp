@@ -21,16 +21,21 @@ class Replacements {
   /// So many in all.
   explicit Replacements(int most) : most_(most) {}
 
-  /// Others go on without `lost`, at that place: its new process is due at once, or after a while if the last
-  /// one ended before its first step too. Returns why there is none, for people; empty where there is one,
-  /// and where none was asked for.
+  /// `lost`, at that place, may get a new process: when the others have gone on without it, or now if they
+  /// never knew it; after a while if the last one ended before its first step too. Returns why there is none,
+  /// for people; empty where there is one, and where none was asked for.
   [[nodiscard]] std::string lose(std::size_t place, RankOutcome const& lost, Clock::time_point now);
+  /// The others have gone on. A job that ends with its first loss, as during its start, gets no new process.
+  void others_went_on(Clock::time_point now);
   /// When the next one is due.
   [[nodiscard]] std::optional<Clock::time_point> next() const;
   /// A place whose new process is due; each once.
   [[nodiscard]] std::optional<std::size_t> take_due(Clock::time_point now);
   /// Nobody is left to take one in.
-  void give_up() { due_.clear(); }
+  void give_up() {
+    waiting_.clear();
+    due_.clear();
+  }
 
   [[nodiscard]] int used() const noexcept { return used_; }
   [[nodiscard]] int most() const noexcept { return most_; }
@@ -38,7 +43,8 @@ class Replacements {
  private:
   int most_;
   int used_ = 0;
-  int without_step_ = 0;  ///< new processes in a row
+  int without_step_ = 0;                            ///< new processes in a row
+  std::map<std::size_t, Clock::duration> waiting_;  ///< for others_went_on(), and so long then
   std::map<std::size_t, Clock::time_point> due_;
 };
 

@@ -244,7 +244,10 @@ void Supervisor::hear_ranks() {
         note_end_behind_mpirun(event);
         continue;
       }
-      if (event.kind == ControlServer::Event::Kind::rebuilt) say_who_joined(event.membership);
+      if (event.kind == ControlServer::Event::Kind::rebuilt) {
+        say_who_joined(event.membership);
+        replacements_.others_went_on(now);
+      }
       outcomes_.take(event, now);
       if (event.kind == ControlServer::Event::Kind::late) end_late(event.rank);
       // Of other ranks the end of the process tells.

@@ -18,15 +18,18 @@ RankOutcome lost_one(int replacement, bool made_steps) {
   return lost;
 }
 
-TEST(Replacements, R26ALostRankGetsANewProcessAtOnceUntilAllAreUsed) {
+TEST(Replacements, R26ALostRankGetsANewProcessWhenTheOthersHaveGoneOnUntilAllAreUsed) {
   Replacements replacements(2);
   auto const now = Replacements::Clock::now();
   EXPECT_EQ(replacements.lose(3, lost_one(0, true), now), "");
+  EXPECT_EQ(replacements.next(), std::nullopt) << "the job may end with it";
+  replacements.others_went_on(now);
   EXPECT_EQ(replacements.next(), now);
   EXPECT_EQ(replacements.take_due(now), 3U);
   EXPECT_EQ(replacements.take_due(now), std::nullopt);
   EXPECT_EQ(replacements.lose(3, lost_one(1, true), now), "");
   EXPECT_THAT(replacements.lose(1, lost_one(0, true), now), HasSubstr("no new process is left"));
+  replacements.others_went_on(now);
   EXPECT_EQ(replacements.take_due(now), 3U);
   EXPECT_EQ(replacements.used(), 2);
 }
@@ -35,8 +38,11 @@ TEST(Replacements, R26OneBehindAProcessThatMadeNoStepWaitsAndAfterTwoOfThemThere
   Replacements replacements(9);
   auto const now = Replacements::Clock::now();
   EXPECT_EQ(replacements.lose(3, lost_one(0, false), now), "") << "the first of that rank counts as well";
+  replacements.others_went_on(now);
   EXPECT_EQ(replacements.take_due(now), 3U);
-  EXPECT_EQ(replacements.lose(3, lost_one(1, false), now), "");
+  RankOutcome untaken = lost_one(1, false);
+  untaken.newcomer = true;  // the others have nothing to go on without
+  EXPECT_EQ(replacements.lose(3, untaken, now), "");
   EXPECT_EQ(replacements.take_due(now), std::nullopt);
   EXPECT_EQ(replacements.take_due(now + 1s), 3U);
   EXPECT_THAT(replacements.lose(3, lost_one(2, false), now),
