@@ -352,11 +352,9 @@ Options parse_options(std::span<std::string const> arguments) {
   refuse_both(given, "quiet", "only-rank", "--quiet shows nothing of the ranks");
   refuse_both(given, "hostfile", "host", "both name the hosts");
   refuse_both(given, "check", "list-devices", "--check lists the GPUs too");
-  if (given.count("min-ranks") > 0 && given.count("survive") == 0) {
-    refuse_options("--min-ranks is of --survive: without it no rank goes on when one is lost");
-  }
-  if (given.count("replace") > 0 && given.count("survive") == 0) {
-    refuse_options("--replace is of --survive: without it no rank goes on when one is lost");
+  for (char const* const of_survive : {"min-ranks", "replace"}) {
+    if (given.count(of_survive) == 0 || given.count("survive") > 0) continue;
+    refuse_options(text("--", of_survive, " is of --survive: without it no rank goes on when one is lost"));
   }
   for (char const* look : {"check", "list-devices"}) {
     refuse_both(given, look, "dry-run", "one looks at the machine, the other prints a job's plan");

@@ -38,7 +38,10 @@ std::optional<Failure> ControlStore::refuse_rebuild(Rank rank) const {
   auto const died =
       std::ranges::count_if(lost_, [](Failure const& lost) { return lost.manner != Failure::Manner::left; });
   auto const left = size() - static_cast<int>(died);
-  if (left >= limits_.min_ranks) return std::nullopt;
+  if (left >= limits_.min_ranks) {
+    if (!living().empty()) return std::nullopt;  // otherwise only newcomers have come
+    return refusal(rank, ErrorCode::invalid_state, "all ranks of the job have ended");
+  }
   return refusal(rank, ErrorCode::invalid_state,
                  text(left, " of ", size(), left == 1 ? " ranks is left" : " ranks are left",
                       ", and --min-ranks is ", limits_.min_ranks));
@@ -114,20 +117,14 @@ void ControlStore::stop_rebuilding(Rank rank, Failure const& failure, Answers& a
 }
 
 void ControlStore::rebuild_if_all_came(Answers& answers) {
+  while (!rebuilding_.empty()) {
+    Rank const rank = rebuilding_.begin()->first;
+    auto const refused = refuse_rebuild(rank);
+    if (!refused) break;
+    stop_rebuilding(rank, *refused, answers);
+  }
   if (rebuilding_.empty()) return;
-  if (auto const refused = refuse_rebuild(rebuilding_.begin()->first)) {
-    while (!rebuilding_.empty()) stop_rebuilding(rebuilding_.begin()->first, *refused, answers);
-    return;
-  }
   std::vector<Rank> const members = living();
-  if (members.empty()) {  // only newcomers have come
-    while (!rebuilding_.empty()) {
-      Rank const rank = rebuilding_.begin()->first;
-      stop_rebuilding(rank, refusal(rank, ErrorCode::invalid_state, "all ranks of the job have ended"),
-                      answers);
-    }
-    return;
-  }
   if (!std::ranges::all_of(members, [this](Rank rank) { return rebuilding_.contains(rank); })) return;
   std::vector<Rank> ranks;
   for (auto const& [rank, part] : rebuilding_) ranks.push_back(rank);

@@ -7,12 +7,12 @@
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "ddp/core/text.hpp"
+#include "faults/train_mlp_runs.hpp"
 #include "support/launcher/launched_job.hpp"
 #include "support/launcher/shell.hpp"
 
@@ -42,13 +42,10 @@ class TrainMlpRecovery : public ::testing::Test {
 
   [[nodiscard]] std::vector<std::string> launch(int ranks, std::vector<std::string> const& more,
                                                 std::vector<std::string> const& options = {}) const {
-    std::vector<std::string> words{"--cpus", std::to_string(ranks), "--no-log-files"};
-    words.insert(words.end(), options.begin(), options.end());
-    words.insert(words.end(), {"--", TRAIN_MLP});
-    words.insert(words.end(), kTraining.begin(), kTraining.end());
+    std::vector<std::string> words = kTraining;
     words.back() = std::to_string(4 * times_);  // epochs
     words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return train_mlp(ranks, options, words);
   }
   [[nodiscard]] std::vector<std::string> resuming(int ranks,
                                                   std::vector<std::string> const& options = {}) const {
@@ -57,13 +54,7 @@ class TrainMlpRecovery : public ::testing::Test {
                    log().string()},
                   options);
   }
-  /// The parameters of the last record, with their hashes.
-  [[nodiscard]] nlohmann::json parameters() const {
-    std::istringstream in(read_file(log()));
-    std::string last;
-    for (std::string line; std::getline(in, line);) last = line;
-    return nlohmann::json::parse(last).at("parameters");
-  }
+  [[nodiscard]] nlohmann::json parameters() const { return last_parameters(log()); }
   /// Those of a run that nothing happens to.
   [[nodiscard]] nlohmann::json undisturbed(int ranks) const {
     LaunchedJob job(launch(ranks, {"--log-json", log().string()}));

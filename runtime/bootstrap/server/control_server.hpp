@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -92,7 +93,7 @@ class ControlServer {
   void pass_on(Rank from, wire::Frame const& frame);
   void tell_of_lost();
   void tell_of_newcomer();
-  void tell_of_membership();
+  void tell_of_membership(std::span<Rank const> members);
   /// Drops the oldest connection that has not joined; false if all have joined.
   bool drop_oldest_stranger();
   void serve(std::uint64_t id, RankConnection& connection);

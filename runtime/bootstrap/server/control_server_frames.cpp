@@ -195,10 +195,10 @@ void ControlServer::lose_awaited_by(ControlStore::Ticket ticket) {
 void ControlServer::deliver(ControlStore::Answers const& answers) {
   if (membership_ != store_.membership()) {
     membership_ = store_.membership();
-    tell_of_membership();
-    events_.push_back(Event{.kind = Event::Kind::rebuilt,
-                            .rank = store_.living().front(),
-                            .membership = {membership_, store_.living()}});
+    auto const members = store_.living();
+    tell_of_membership(members);
+    events_.push_back(
+        Event{.kind = Event::Kind::rebuilt, .rank = members.front(), .membership = {membership_, members}});
   }
   for (ControlStore::Answer const& answer : answers) {
     auto const of_rank = of_rank_.find(answer.to.rank);
@@ -240,11 +240,11 @@ void ControlServer::tell_of_newcomer() {
   }
 }
 
-void ControlServer::tell_of_membership() {
-  std::string const members = wire::encode_group(store_.living());
-  for (Rank const rank : store_.living()) {
+void ControlServer::tell_of_membership(std::span<Rank const> members) {
+  std::string const group = wire::encode_group(members);
+  for (Rank const rank : members) {
     auto const member = of_rank_.find(rank);
-    if (member != of_rank_.end()) connections_.at(member->second).send({wire::Type::begun, 0, {}, members});
+    if (member != of_rank_.end()) connections_.at(member->second).send({wire::Type::begun, 0, {}, group});
   }
 }
 

@@ -32,6 +32,15 @@ void write_line(char const* what, Named const& tensor, std::vector<Device>& devi
   lines << "]\n";
 }
 
+// A line for each tensor. `devices`: the rank's own, to which those of the model are added.
+std::string write_lines(std::span<Parameter const> parameters, std::span<NamedTensor const> buffers,
+                        std::vector<Device>& devices) {
+  Classic<std::ostringstream> lines;  // one for all: a model may have thousands of tensors
+  for (Parameter const& each : parameters) write_line("parameter", each, devices, lines);
+  for (NamedTensor const& each : buffers) write_line("buffer", each, devices, lines);
+  return std::move(lines).str();
+}
+
 struct Line {
   std::string what;
   std::string name;
@@ -102,11 +111,8 @@ void check_names(std::span<Parameter const> parameters, std::span<NamedTensor co
 
 std::string describe_model(Device own, std::span<Parameter const> parameters,
                            std::span<NamedTensor const> buffers) {
-  Classic<std::ostringstream> lines;
   std::vector<Device> devices{own};
-  for (Parameter const& each : parameters) write_line("parameter", each, devices, lines);
-  for (NamedTensor const& each : buffers) write_line("buffer", each, devices, lines);
-  return std::move(lines).str();
+  return write_lines(parameters, buffers, devices);
 }
 
 std::vector<Device> check_replicas(ControlPlane& control, std::string const& name,
@@ -114,18 +120,16 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
                                    std::span<Parameter const> parameters,
                                    std::span<NamedTensor const> buffers,
                                    std::function<void()> const& check_here, Deadline deadline) {
-  Classic<std::ostringstream> stream;  // one for all: a model may have thousands of tensors
   std::vector<Device> devices{own};
+  std::string lines;
   std::string problem;
   try {
     check_names(parameters, buffers);
     check_here();
-    for (Parameter const& each : parameters) write_line("parameter", each, devices, stream);
-    for (NamedTensor const& each : buffers) write_line("buffer", each, devices, stream);
+    lines = write_lines(parameters, buffers, devices);
   } catch (Error const& error) {
     problem = error.what();
   }
-  std::string const lines = std::move(stream).str();
 
   // A hash first: the usual case, and small for any model. What this rank finds wrong by itself goes with it.
   auto const words = control.all_gather(text(name, "/hash"),

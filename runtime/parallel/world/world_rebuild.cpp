@@ -96,27 +96,28 @@ std::size_t find_source(std::vector<Coming> const& all, std::span<Rank const> me
   return *source;
 }
 
+std::string_view line_at(std::string_view form, std::size_t begin) {
+  return form.substr(begin, form.find('\n', begin) - begin);
+}
+
 // The first line in which a newcomer differs from the rank with the values. Collective.
 [[noreturn]] void refuse_other_form(WorldState const& state, std::string const& form, std::size_t newcomer,
                                     std::size_t source) {
   auto const forms = state.control->all_gather(text(state.name, "/form"), form, state.members,
                                                Deadline::after(state.options.timeout));
-  auto const [there, here] = std::ranges::mismatch(forms[source], forms[newcomer]);
-  auto const line_at = [](std::string const& whole, auto place) {
-    auto const at = static_cast<std::size_t>(place - whole.begin());
-    std::size_t const begin = at == 0 ? 0 : whole.rfind('\n', at - 1) + 1;
-    std::string line = whole.substr(begin, whole.find('\n', begin) - begin);
+  FormDifference const found = first_difference(forms[source], forms[newcomer]);
+  auto const show = [](std::string line) {
     std::ranges::replace(line, '\t', ' ');
-    return line.empty() ? std::string("nothing") : line;
+    return line.empty() ? "nothing" : line;
   };
   Rank const who = state.members[newcomer];
-  throw CommError({.code = ErrorCode::mismatch,
-                   .manner = Failure::Manner::differs,
-                   .ranks = {who},
-                   .detail = text("World::rebuild(): the new process of rank ", who, " has ",
-                                  line_at(forms[newcomer], here), " where rank ", state.members[source],
-                                  " has ", line_at(forms[source], there),
-                                  "; expected the same program, which makes Replicated last")});
+  throw CommError(
+      {.code = ErrorCode::mismatch,
+       .manner = Failure::Manner::differs,
+       .ranks = {who},
+       .detail = text("World::rebuild(): the new process of rank ", who, " has ", show(found.other),
+                      " where rank ", state.members[source], " has ", show(found.one),
+                      "; expected the same program, which makes Replicated last")});
 }
 
 // Gives every rank the values of `source`, all of them or, if a rank is lost meanwhile, none: until then this
@@ -223,6 +224,14 @@ void refuse_what_cannot_follow(WorldState const& state) {
 }
 
 }  // namespace
+
+FormDifference first_difference(std::string_view one, std::string_view other) {
+  auto const [there, here] = std::ranges::mismatch(one, other);
+  auto const at = static_cast<std::size_t>(there - one.begin());
+  std::size_t const begin = at == 0 ? 0 : one.rfind('\n', at - 1) + 1;
+  return {static_cast<std::size_t>(std::ranges::count(one.substr(0, begin), '\n')),
+          std::string(line_at(one, begin)), std::string(line_at(other, begin))};
+}
 
 std::string why_not_rebuilt(WorldState const& state) {
   if (state.parent) return "a sub-group cannot be rebuilt; let it go, and rebuild the World it was made of";

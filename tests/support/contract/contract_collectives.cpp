@@ -254,27 +254,6 @@ void every_reduction_reaches_the_root_and_the_parts(ContractContext& context) {
   }
 }
 
-// One rank has NaN, which counts nothing.
-void a_scaled_reduce_scatter_works_in_place(ContractContext& context) {
-  Communicator& comm = context.comm;
-  auto const stream = context.stream();
-  auto const ranks = static_cast<std::size_t>(comm.size());
-  std::size_t const mine = comm.rank().index() * kPart<float>;
-  bool const counts = ranks == 1 || comm.rank().value() > 0;
-  Factor const factor(comm, counts ? 2 : 0, *stream);
-  for_each_type([&]<class T>(T) {
-    if constexpr (is_floating(dtype_of<T>)) {
-      T const nan = T(std::numeric_limits<float>::quiet_NaN());
-      Elements<T> const all(comm, ranks * kPart<float>, counts ? T(3) : nan);
-      comm.reduce_scatter(all.put(*stream), all.part(mine, kPart<float>), factor.scaled_sum(), *stream);
-      T const expected = T(6 * static_cast<float>(ranks > 1 ? ranks - 1 : 1));
-      expect_elements<T>(
-          all.fetch(*stream).subspan(mine, kPart<float>), [&](std::size_t) { return expected; },
-          text("scaled reduce_scatter of ", dtype_of<T>, " in place"));
-    }
-  });
-}
-
 void reduce_gives_the_root_alone(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = context.stream();
@@ -400,7 +379,6 @@ std::vector<ContractCase> collective_cases() {
           {"AFactorOf0HidesWhateverStandsThere", &a_factor_of_0_hides_whatever_stands_there},
           {"MinAndMaxKeepANaN", &min_and_max_keep_a_nan},
           {"EveryReductionReachesTheRootAndTheParts", &every_reduction_reaches_the_root_and_the_parts},
-          {"R25AScaledReduceScatterWorksInPlace", &a_scaled_reduce_scatter_works_in_place},
           {"ReduceGivesTheRootAlone", &reduce_gives_the_root_alone},
           {"ReduceScatterGivesEachRankItsPart", &reduce_scatter_gives_each_rank_its_part},
           {"AllGatherGivesEveryoneEverything", &all_gather_gives_everyone_everything},

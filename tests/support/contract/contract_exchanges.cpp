@@ -1,8 +1,12 @@
+#include <limits>
+
 #include "ddp/core/text.hpp"
 #include "support/contract/communicator_contract.hpp"
 
 namespace ddp::testing {
 namespace {
+
+constexpr std::size_t kPart = 70001;  // of what is in as many parts as ranks
 
 // Ranks may take parts from each other's memory where all can see it; in place, and where one cannot.
 void parts_in_allocated_memory(ContractContext& context) {
@@ -38,10 +42,32 @@ void parts_in_allocated_memory(ContractContext& context) {
   }
 }
 
+// One rank has NaN, which counts nothing.
+void a_scaled_reduce_scatter_works_in_place(ContractContext& context) {
+  Communicator& comm = context.comm;
+  auto const stream = context.stream();
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  std::size_t const mine = comm.rank().index() * kPart;
+  bool const counts = ranks == 1 || comm.rank().value() > 0;
+  Factor const factor(comm, counts ? 2 : 0, *stream);
+  for_each_type([&]<class T>(T) {
+    if constexpr (is_floating(dtype_of<T>)) {
+      T const nan = T(std::numeric_limits<float>::quiet_NaN());
+      Elements<T> const all(comm, ranks * kPart, counts ? T(3) : nan);
+      comm.reduce_scatter(all.put(*stream), all.part(mine, kPart), factor.scaled_sum(), *stream);
+      T const expected = T(6 * static_cast<float>(ranks > 1 ? ranks - 1 : 1));
+      expect_elements<T>(
+          all.fetch(*stream).subspan(mine, kPart), [&](std::size_t) { return expected; },
+          text("scaled reduce_scatter of ", dtype_of<T>, " in place"));
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<ContractCase> exchange_cases() {
-  return {{"PartsInAllocatedMemory", &parts_in_allocated_memory}};
+  return {{"PartsInAllocatedMemory", &parts_in_allocated_memory},
+          {"R25AScaledReduceScatterWorksInPlace", &a_scaled_reduce_scatter_works_in_place}};
 }
 
 }  // namespace ddp::testing
