@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what compare_ddp/compare.py measured: plots.py RESULTS.json PICTURE.png (needs matplotlib)
+"""Draws what compare_ddp/compare.py measured: plots.py RESULTS.json… PICTURE.png (needs matplotlib 3.7, from PyPI)
 
 One column for each model. Above, a bar for each side, made of the local step, what meeting the slowest rank adds, and
 exposed communication; a line and a number mark the step through DDP. Below, exposed communication alone: it may be below
@@ -34,7 +34,7 @@ def draw_exposed(panel, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=pathlib.Path)
+    parser.add_argument("results", type=pathlib.Path, nargs="+", help="of one machine; cases of one name become one column")
     parser.add_argument("picture", type=pathlib.Path)
     parser.add_argument("--title")
     options = parser.parse_args()
@@ -43,14 +43,16 @@ def main():
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        sys.exit("plots.py: no matplotlib here (package python3-matplotlib)")
+        sys.exit("plots.py: no matplotlib here (3.7 or later, from PyPI)")
 
-    result = json.loads(options.results.read_text(encoding="utf-8"))
-    rows = result.get("summary", [])
-    if not rows:
-        sys.exit(f"plots.py: {options.results} has no summary; compare.py writes one")
+    rows = []
+    for path in options.results:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not result.get("summary"):
+            sys.exit(f"plots.py: {path} has no summary; compare.py writes one")
+        rows += result["summary"]
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    figure, panels = pyplot.subplots(2, len(cases), figsize=(2.6 * len(cases), 5.4), squeeze=False, sharex="col",
+    figure, panels = pyplot.subplots(2, len(cases), figsize=(max(2.6 * len(cases), 6), 5.4), squeeze=False, sharex="col",
                                      height_ratios=(3, 2), layout="constrained")
     for column, case in enumerate(cases):
         of_case = [row for row in rows if row["case"] == case]
@@ -59,8 +61,8 @@ def main():
         panels[0][column].set_title(case, fontsize=10)
         for panel in panels[:, column]:
             panel.spines[["top", "right"]].set_visible(False)
-    panels[0][0].set_ylabel("ms a step, the slowest rank")
-    panels[1][0].set_ylabel("of these exposed, ms")
+    panels[0][0].set_ylabel("ms a step, slowest rank")
+    panels[1][0].set_ylabel("exposed, ms")
     for name, colour in PARTS:
         panels[0][0].bar(0, 0, color=colour, label=name)
     panels[0][0].plot([], [], color="black", label="through DDP")
