@@ -7,6 +7,7 @@
 #include <iostream>
 #include <thread>
 
+#include "comm/communicator_backend.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
@@ -41,6 +42,10 @@ class AllReduceBench {
         staging_(
             pinned_zeros(Shape{std::min(data_.view().bytes(), kStagingBytes) / sizeof(float)}, DType::f32)),
         plain_(on_gpu_ ? make_plain_all_reduce(world) : make_mpi_all_reduce(world)) {
+    if (on_gpu_) {
+      in_rank_order_ = world.communicator().split(all_ranks(world.size()));
+      backend_of(*in_rank_order_).combine_in_rank_order();
+    }
     for (std::size_t r = 0; r < ranks(); ++r) {
       for (std::size_t i = 0; i < kPeriod; ++i) sums_[i] += value(i, r);
     }
@@ -57,6 +62,10 @@ class AllReduceBench {
     if (plain_) {
       contenders.push_back(
           {[&] { plain_->sum(elements, *stream_); }, &AllReduceRow::raw_us, &AllReduceRow::raw_host_us});
+    }
+    if (in_rank_order_) {
+      contenders.push_back({[&] { in_rank_order_->all_reduce(elements, ReduceOp::sum(), *stream_); },
+                            &AllReduceRow::in_rank_order_us, nullptr});
     }
     if (!on_gpu_) {
       contenders.push_back({[&] { std::memcpy(copy_.view().data, elements.data, bytes.value); },
@@ -184,6 +193,7 @@ class AllReduceBench {
   Tensor copy_;
   Tensor staging_;
   std::unique_ptr<PlainAllReduce> plain_;
+  std::unique_ptr<Communicator> in_rank_order_;
   std::array<float, kPeriod> sums_{};  // over ranks
   std::size_t salt_ = 0;
 };

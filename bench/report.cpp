@@ -50,16 +50,17 @@ void print_header(std::ostream& out, std::string const& command, Circumstances c
 void print_all_reduce_columns(std::ostream& out) {
   out << std::setw(10) << "size" << std::setw(12) << "us" << std::setw(10) << "alg GB/s" << std::setw(10)
       << "bus GB/s" << std::setw(12) << "memcpy us" << std::setw(10) << "x memcpy" << std::setw(12)
-      << "raw us" << std::setw(8) << "x raw" << std::setw(10) << "host us" << std::setw(10) << "raw host"
-      << std::endl;
+      << "ordered us" << std::setw(12) << "raw us" << std::setw(8) << "x raw" << std::setw(10) << "host us"
+      << std::setw(10) << "raw host" << std::endl;
 }
 
 void print(std::ostream& out, AllReduceRow const& row, int ranks) {
   out << std::setw(10) << to_string(row.bytes) << std::setw(12) << fixed(row.us, 2) << std::setw(10)
       << fixed(row.algorithm_gb_s(), 2) << std::setw(10) << fixed(row.bus_gb_s(ranks), 2) << std::setw(12)
       << or_dash(row.memcpy_us, 2) << std::setw(10) << or_dash(row.memcpy_ratio(), 2) << std::setw(12)
-      << or_dash(row.raw_us, 2) << std::setw(8) << or_dash(row.ratio(), 3) << std::setw(10)
-      << or_dash(row.host_us, 2) << std::setw(10) << or_dash(row.raw_host_us, 2) << std::endl;
+      << or_dash(row.in_rank_order_us, 2) << std::setw(12) << or_dash(row.raw_us, 2) << std::setw(8)
+      << or_dash(row.ratio(), 3) << std::setw(10) << or_dash(row.host_us, 2) << std::setw(10)
+      << or_dash(row.raw_host_us, 2) << std::endl;
 }
 
 void print_comparison(std::ostream& out, std::vector<AllReduceRow> const& rows) {
@@ -111,6 +112,7 @@ std::string to_json(Circumstances const& circumstances, std::vector<AllReduceRow
     report["rows"].push_back({{"bytes", row.bytes.value},
                               {"us", row.us},
                               {"raw_us", number_or_null(row.raw_us)},
+                              {"in_rank_order_us", number_or_null(row.in_rank_order_us)},
                               {"ratio", number_or_null(row.ratio())},
                               {"host_us", number_or_null(row.host_us)},
                               {"raw_host_us", number_or_null(row.raw_host_us)},

@@ -15,9 +15,10 @@ namespace ddp::bench {
 
 struct AllReduceRow {
   Bytes bytes;
-  double us = 0;                      ///< of one all-reduce: median over rounds, of the slowest rank
-  std::optional<double> raw_us{};     ///< the same by the plain library, where there is one
-  std::optional<double> memcpy_us{};  ///< CPU ranks: the floor, see all_reduce_bench.hpp
+  double us = 0;                             ///< of one all-reduce: median over rounds, of the slowest rank
+  std::optional<double> raw_us{};            ///< the same by the plain library, where there is one
+  std::optional<double> in_rank_order_us{};  ///< on GPUs: as with Options::deterministic
+  std::optional<double> memcpy_us{};         ///< CPU ranks: the floor, see all_reduce_bench.hpp
   /// GPU ranks, short messages: what the host pays for one.
   std::optional<double> host_us{};
   std::optional<double> raw_host_us{};

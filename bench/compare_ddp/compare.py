@@ -21,7 +21,7 @@ Each with gradients as views of buckets, a static graph, fused AdamW, and buffer
 side is one job of ddp-launch that times all cases; the order of the sides turns around from round to round. A step is timed as
 it stands ("local"), followed by an all-reduce of 4 bytes ("meet": what waiting for the slowest rank costs), and through DDP. The
 slowest rank counts, of each rank the median of its steps; "exposed" is DDP - meet. With one rank it is what hooks and copies
-cost. Reported are medians over rounds, and ratios of the same round. A second table compares sharded sides
+cost. Reported are medians over rounds, and ratios of the same round. A second table compares sharded and deterministic sides
 with the same side that is not; memory there is what is left after the steps.
 
 It fails (exit code 1) unless all sides began with the same weights, had gradients of the same norm in the first step, and
@@ -50,9 +50,11 @@ OPTIONS = {**{side: [] for side in SIDES}, "python-bf16": ["--bf16-hook"], "ours
            "ours-per-bucket": ["--update-per-bucket"], "ours-graph": ["--graph"], "python-graph": ["--graph"],
            "ours-sharded": ["--shard", "in-step"], "ours-sharded-in-backward": ["--shard", "in-backward"],
            "ours-sharded-graph": ["--shard", "in-step", "--graph"],
-           "ours-sharded-in-backward-graph": ["--shard", "in-backward", "--graph"], "python-zero": ["--zero"]}
+           "ours-sharded-in-backward-graph": ["--shard", "in-backward", "--graph"], "python-zero": ["--zero"],
+           "ours-deterministic": ["--deterministic"], "ours-deterministic-graph": ["--deterministic", "--graph"]}
 PLAIN = {"ours-sharded": "ours", "ours-sharded-in-backward": "ours", "ours-sharded-graph": "ours-graph",
-         "ours-sharded-in-backward-graph": "ours-graph", "python-zero": "python"}  # what a sharded side is compared with
+         "ours-sharded-in-backward-graph": "ours-graph", "ours-deterministic": "ours",
+         "ours-deterministic-graph": "ours-graph", "python-zero": "python"}  # what these are compared with
 SENT_AS_BF16 = {"python-bf16", "ours-bf16"}
 STEPS_COMPARED = 10
 # How far losses and norms may be apart: kernels add in different orders, and training amplifies that.

@@ -39,6 +39,7 @@ struct Options {
   bool without_exchange = false;
   bool bf16 = false;
   bool checked = false;
+  bool deterministic = false;
   bool statistics = false;
   bool update_per_bucket = false;
   bool profile = false;
@@ -179,6 +180,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     WrapOptions how{.broadcast_buffers = !options.keep_buffers,
                     .bf16 = !plain && options.bf16,
                     .checked = !plain && options.checked,
+                    .deterministic = !plain && options.deterministic,
                     .statistics = !plain && options.statistics,
                     .bucket_mib = plain ? 0 : options.bucket_mib};
     if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
@@ -299,13 +301,14 @@ int main(int argc, char** argv) {
   add("out", po::value(&options.folder)->required(), "folder for rankR.jsonl");
   add("case", po::value(&options.cases)->required(), "which to time; may be given again");
   add("mode", po::value(&options.modes)->required(),
-      "local, meet, hooks, ddp, or plain, which is ddp without the next four; may be given again");
+      "local, meet, hooks, ddp, or plain, which is ddp without the options below; may be given again");
   add("steps", command_line::count(options.steps, 60), "timed ones");
   add("warm-up", command_line::count(options.warm_up, 12), "steps before these");
   add("tiny", po::bool_switch(&options.tiny), "sizes for a CPU");
   add("keep-buffers", po::bool_switch(&options.keep_buffers), "do not broadcast buffers");
   add("bf16", po::bool_switch(&options.bf16), "gradients travel as bf16");
   add("checked", po::bool_switch(&options.checked), "gradients are looked at for NaN and infinity");
+  add("deterministic", po::bool_switch(&options.deterministic), "gradients are added up in rank order");
   add("statistics", po::bool_switch(&options.statistics), "every step is measured");
   add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
       "update parameters while other gradients travel");

@@ -38,6 +38,7 @@ class OurModule : public Wrapped {
     ddp::libtorch::DistributedDataParallel::Options options;
     options.runtime.buffer_sync =
         from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
+    options.runtime.deterministic = from.deterministic;
     if (from.checked) options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
     options.runtime.statistics = from.statistics;
     if (from.shard) options.runtime.sharding = ddp::Sharding::optimizer;

@@ -19,6 +19,7 @@ struct WrapOptions {
   bool broadcast_buffers = true;  ///< in every step
   bool bf16 = false;              ///< gradients travel as bf16
   bool checked = false;           ///< gradients are looked at for NaN and infinity
+  bool deterministic = false;     ///< gradients are added up in rank order
   bool statistics = false;        ///< steps are measured by what is compared itself
   std::int64_t bucket_mib = 0;    ///< of a bucket, in MiB; 0: the default
   /// If set: updates some parameters whose gradients are averaged, while others still travel.
@@ -29,9 +30,10 @@ struct WrapOptions {
 
   /// For a side that has none of these.
   void require_plain() const {
-    if (bf16 || checked || statistics || update || shard || bucket_mib != 0) {
+    if (bf16 || checked || deterministic || statistics || update || shard || bucket_mib != 0) {
       throw std::runtime_error(
-          "only compare_ddp_ours has --bf16, --checked, --statistics, --update-per-bucket, --shard and "
+          "only compare_ddp_ours has --bf16, --checked, --deterministic, --statistics, --update-per-bucket, "
+          "--shard and "
           "--bucket-mib");
     }
   }

@@ -22,6 +22,10 @@ class CommunicatorBackend : public Communicator {
   /// the hint. Has no other effect.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
+  /// From now on sums, products and averages of floating point numbers combine ranks in rank order (R18), as
+  /// backends of host memory always do it: see Communicator. Every rank calls it, before the same operation.
+  virtual void combine_in_rank_order() {}
+
   /// The next collective is the first of training step `step`. Ranks compare the step, whether each of them
   /// has a weight in it (`weighted`), and what their programs have done before it, as they compare counts; a
   /// difference is a CommError(mismatch) that says so.

@@ -39,8 +39,8 @@ struct Operation {
   void* out = nullptr;                          ///< null if it writes nothing; of a replay the RecordedGraph
   std::size_t count = 0;                        ///< n, as the functions of Communicator say
   DType dtype = DType::u8;                      ///< of both
-  ReduceOp op;                                  ///< of reductions
-  Rank root;                                    ///< of a reduce or a broadcast
+  ReduceOp op{};                                ///< of reductions
+  Rank root{};                                  ///< of a reduce or a broadcast
   /// If a decorator passes an operation on in parts: the count n of the whole, which ranks compare and
   /// messages name. 0: not a part.
   std::size_t whole = 0;

@@ -27,6 +27,7 @@ class TracingCommunicator final : public CommunicatorBackend {
   void annotate(char const* what, std::size_t index) noexcept override;
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
+  void combine_in_rank_order() override { backend_of(*inner_).combine_in_rank_order(); }
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
   [[nodiscard]] bool sees_calls() const noexcept override { return backend_of(*inner_).sees_calls(); }

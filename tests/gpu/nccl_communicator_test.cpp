@@ -69,6 +69,23 @@ TEST_P(NcclCommunicatorOnGpus, KeepsTheContract) {
 INSTANTIATE_TEST_SUITE_P(Gpus, NcclCommunicatorOnGpus, ::testing::ValuesIn(communicator_contract()),
                          [](auto const& parameters) { return std::string(parameters.param.name); });
 
+// R18: then the bits are those of every other backend.
+class NcclInRankOrder : public ::testing::TestWithParam<ContractCase> {};
+
+TEST_P(NcclInRankOrder, R18KeepsTheContractOfHostMemory) {
+  auto const make = [](std::chrono::milliseconds timeout) {
+    auto made = make_nccl({.timeout = timeout});
+    backend_of(*made).combine_in_rank_order();
+    return made;
+  };
+  auto const comm = make(60s);
+  ContractContext context{*comm, make, true, world().local_size() < world().size()};
+  GetParam().run(context);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, NcclInRankOrder, ::testing::ValuesIn(communicator_contract()),
+                         [](auto const& parameters) { return std::string(parameters.param.name); });
+
 TEST(NcclCommunicatorOnGpus, IsWhatRanksWithAGpuEachGet) {
   EXPECT_EQ(world().communicator().backend(), world().size() == 1 ? "solo" : "nccl");
 }

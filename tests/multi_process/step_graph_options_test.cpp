@@ -18,6 +18,7 @@ struct Way {
   bool per_bucket = false;
   bool checked = false;  // clipped, and looked at for NaN
   bool bf16 = false;
+  bool deterministic = false;  // R18
 };
 
 DistributedDataParallelOptions options_of(Way const& way) {
@@ -28,6 +29,7 @@ DistributedDataParallelOptions options_of(Way const& way) {
     options.nonfinite = DistributedDataParallelOptions::Nonfinite::flag;
   }
   if (way.bf16) options.reduce_dtype = DType::bf16;
+  options.deterministic = way.deterministic;
   return options;
 }
 
@@ -79,10 +81,11 @@ void expect_same(Trainer& graphed, Trainer& plain, Way const& way) {
   EXPECT_EQ(graphed.job.ddp.nonfinite_gradients().size(), plain.job.ddp.nonfinite_gradients().size());
 }
 
-TEST(StepGraphOptions, R3R13R14R15R17R24TogetherGiveTheBitsOfStepsWithoutAGraph) {
+TEST(StepGraphOptions, R3R13R14R15R17R18R24TogetherGiveTheBitsOfStepsWithoutAGraph) {
   for (auto const storage : {GradientStorage::arena, GradientStorage::copy, GradientStorage::in_place}) {
     for (unsigned bits = 0; bits < 16; bits += 3) {
-      Way const way{storage, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0};
+      Way const way{storage,         (bits & 1) != 0, (bits & 2) != 0,
+                    (bits & 4) != 0, (bits & 8) != 0, (bits & 2) != 0};
       SCOPED_TRACE(text(to_string(storage), ", bits ", bits));
       Trainer graphed(way);
       Trainer plain(way);

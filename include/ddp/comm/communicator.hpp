@@ -28,7 +28,9 @@ namespace DDP_EXPORT ddp {
 /// rank. The factor is 1/n, which is exact for powers of two, and off by at most half a unit in f32 and f64.
 /// For f16 and bf16 and an n that is no power of two, elements are multiplied by the power of two below 1/n,
 /// and the sum by the rest, in f32. So 16-bit averages have rounding errors only, which cancel out over many
-/// elements. Elements of f16 that the factor takes below 2^-14 lose digits.
+/// elements. Elements of f16 that the factor takes below 2^-14 lose digits. With
+/// DistributedDataParallelOptions::deterministic the communicators of gradients are as all others over NCCL
+/// too.
 ///
 /// Wrong arguments throw Error(invalid_argument) at once, a wrong stream in group() when its body has
 /// returned; the communicator stays usable. Failures of ranks come as CommError (mismatch, timeout,

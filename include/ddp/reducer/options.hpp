@@ -28,6 +28,12 @@ struct DistributedDataParallelOptions {
   /// wire. Results have the gradients' own type. Takes memory for one bucket of that type on each device.
   /// None: gradients travel as they are.
   std::optional<DType> reduce_dtype{};
+  /// Whether the same gradients give the same bits, whatever the buckets, their order, the storage and, on
+  /// one kind of device, the backend: each element is added up in rank order and rounded once, 16-bit types
+  /// in f32, and the norm of clip_norm in the order of parameters. Backends of host memory always add up so;
+  /// NCCL then only moves elements, and the sums are kernels of this library, which takes memory for what a
+  /// rank receives: (n - 1) / n of the largest bucket. Not together with both `sharding` and clip_norm.
+  bool deterministic = false;
   /// What happens to a parameter that this rank did not mark.
   enum class Unused {
     zero,   ///< counts as zero

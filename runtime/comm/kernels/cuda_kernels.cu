@@ -1,32 +1,17 @@
 #include "comm/kernels/cuda_kernels.hpp"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <cstdint>
-#include <type_traits>
 
+#include "comm/kernels/cuda_element_types.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/floating_types.hpp"
 #include "device/cuda/load_kernel.hpp"
 
 namespace ddp::cuda {
 namespace {
-
-constexpr unsigned kThreads = 256;
-// Enough to fill the memory's bandwidth; more would only take room from the program's own kernels.
-constexpr std::size_t kMostBlocks = 512;
-
-// Elements that one thread loads at once, if all memory is aligned for it.
-template <class T, std::size_t count = 16 / sizeof(T)>
-struct alignas(count * sizeof(T)) Pack {
-  static constexpr std::size_t kCount = count;
-  T elements[kCount];
-};
 
 // As reduce_elements() does it: the product is rounded before 0 is added, which turns -0 into 0.
 __device__ double scaled(double value, double factor) { return __dadd_rn(0.0, __dmul_rn(value, factor)); }
@@ -73,27 +58,6 @@ __global__ void hand_over(T* scalar, T* data, std::size_t count, double const* f
   for (std::size_t i = first; i < count; i += step) data[i] = T{};
 }
 
-// The type of sums, as in reduce_elements(): float for 16-bit floats; integers are unsigned, so that overflow
-// wraps.
-__device__ double widened(double value) { return value; }
-__device__ float widened(float value) { return value; }
-__device__ float widened(__half value) { return __half2float(value); }
-__device__ float widened(__nv_bfloat16 value) { return __bfloat162float(value); }
-template <class T>
-__device__ T widened(T value) requires std::is_unsigned_v<T> {
-  return value;
-}
-template <class T, class Sum>
-__device__ T narrowed(Sum sum) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(sum);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __float2bfloat16_rn(sum);
-  } else {
-    return static_cast<T>(sum);
-  }
-}
-
 template <class T, std::size_t size>
 __global__ void add(Pack<T, size>* to, Addends from, std::size_t count) {
   std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
@@ -111,15 +75,6 @@ __global__ void add(Pack<T, size>* to, Addends from, std::size_t count) {
   }
 }
 
-cudaLaunchConfig_t a_thread_each(std::size_t count, cudaStream_t stream) {
-  cudaLaunchConfig_t config{};
-  std::size_t const blocks = (count + kThreads - 1) / kThreads;
-  config.gridDim = static_cast<unsigned>(std::clamp(blocks, std::size_t{1}, kMostBlocks));
-  config.blockDim = kThreads;
-  config.stream = stream;
-  return config;
-}
-
 template <class T>
 void hand_over_typed(void* scalar, void* data, std::size_t count, double const* factor, cudaStream_t stream) {
   cudaLaunchConfig_t const config = a_thread_each(count, stream);
@@ -133,10 +88,6 @@ void launch(T* out, T const* in, std::size_t count, Factor factor, cudaStream_t 
   if (count == 0) return;
   cudaLaunchConfig_t const config = a_thread_each(count, stream);
   check(cudaLaunchKernelEx(&config, &scale<T>, out, in, count, factor), "scaling elements");
-}
-
-bool is_aligned(void const* memory) {
-  return reinterpret_cast<std::uintptr_t>(memory) % alignof(Pack<float>) == 0;
 }
 
 template <class T>
@@ -174,33 +125,11 @@ void add_typed(void* to, Addends const& from, std::size_t count, cudaStream_t st
   launch_add<T, 1>(static_cast<T*>(to) + packed, rest, count - packed, stream);
 }
 
-template <class Work>
-void for_floating(DType dtype, Work work) {
-  switch (dtype) {
-    case DType::f64:
-      return work(double{});
-    case DType::f32:
-      return work(float{});
-    case DType::f16:
-      return work(__half{});
-    case DType::bf16:
-      return work(__nv_bfloat16{});
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-    case DType::i8:
-    case DType::i16:
-    case DType::boolean:
-      break;
-  }
-  throw Error(ErrorCode::invalid_argument,
-              text("scale_elements: expected a floating point type, found ", dtype));
-}
-
 void scale_any(void* out, void const* in, std::size_t count, DType dtype, Factor factor, Stream& stream) {
   DeviceGuard const guard(stream.device());
   cudaStream_t const handle = cuda_stream(stream).handle();
-  for_floating(dtype, [&]<class T>(T) { scale_typed<T>(out, in, count, factor, handle); });
+  with_floating_type("scale_elements", dtype,
+                     [&]<class T>(T) { scale_typed<T>(out, in, count, factor, handle); });
 }
 
 }  // namespace
@@ -240,7 +169,7 @@ void multiply_elements(void* data, std::size_t count, DType dtype, double by, St
 }
 
 void load_multiply_elements(DType dtype) {
-  for_floating(dtype, []<class T>(T) { load_typed<T>(); });
+  with_floating_type("scale_elements", dtype, []<class T>(T) { load_typed<T>(); });
 }
 
 void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "comm/kernels/add_elements.hpp"
+#include "ddp/comm/reduce_op.hpp"
 #include "ddp/core/dtype.hpp"
 #include "ddp/device/stream.hpp"
 
@@ -27,6 +28,23 @@ void load_multiply_elements(DType dtype);
 /// product is 0 even where `data` held NaN. On `stream`, as above.
 void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,
                 Stream& stream);
+
+/// The elements of all ranks of a group on one rank's GPU.
+struct RankElements {
+  void const* own = nullptr;     ///< of rank `rank`
+  void const* others = nullptr;  ///< of the other ranks, in rank order, `pitch` bytes from one to the next
+  std::size_t pitch = 0;
+  std::size_t rank = 0;
+  std::size_t ranks = 1;
+  double const* factors = nullptr;  ///< on the GPU, one for each rank; null: elements are not multiplied
+};
+
+/// out[count] = what reduce_elements() makes of the ranks' elements, bit for bit: a sum, product or average
+/// of a floating point type. `out` may be `from.own`. On `stream`, as above.
+void reduce_in_rank_order(void* out, RankElements const& from, std::size_t count, DType dtype,
+                          ReduceOp::Kind kind, Stream& stream);
+/// Loads its kernels for `dtype`, as load_multiply_elements() does.
+void load_reduce_in_rank_order(DType dtype);
 
 /// As ddp::add_elements().
 void add_elements(void* to, Addends const& from, std::size_t count, DType dtype, Stream& stream);

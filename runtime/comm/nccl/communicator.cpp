@@ -71,6 +71,11 @@ NcclCommunicator::~NcclCommunicator() {
   watchdog_->close();
 }
 
+void NcclCommunicator::combine_in_rank_order() {
+  DeviceGuard const guard(device());
+  operations_->combine_in_rank_order();
+}
+
 void NcclCommunicator::check_health() const { watchdog_->tell(); }
 
 void NcclCommunicator::abort(std::string_view reason) noexcept {

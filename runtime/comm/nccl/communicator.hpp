@@ -34,6 +34,7 @@ class NcclCommunicator final : public CommunicatorBackend {
   [[nodiscard]] std::string_view backend() const noexcept override { return "nccl"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
+  void combine_in_rank_order() override;
   void check_health() const override;
   void abort(std::string_view reason) noexcept override;
   [[nodiscard]] bool sees_calls() const noexcept override;

@@ -1,9 +1,11 @@
 #include "comm/nccl/operations.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/kernels/cuda_kernels.hpp"
 #include "comm/nccl/check.hpp"
+#include "comm/nccl/group_calls.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -56,28 +58,6 @@ ncclRedOp_t reduction_of(ReduceOp::Kind kind, DType dtype, NcclAverage const& av
   return ncclSum;
 }
 
-// Between construction and end(), NCCL collects calls. The group is ended in any case.
-class GroupCalls {
- public:
-  GroupCalls() : started_(ncclGroupStart()) {}
-  ~GroupCalls() {
-    if (!ended_) static_cast<void>(ncclGroupEnd());
-  }
-  GroupCalls(GroupCalls const&) = delete;
-  GroupCalls& operator=(GroupCalls const&) = delete;
-  /// The first error: of `result`, of a call, or of the group.
-  [[nodiscard]] ncclResult_t end(ncclResult_t result) {
-    ended_ = true;
-    ncclResult_t const end = ncclGroupEnd();
-    if (started_ != ncclSuccess) return started_;
-    return result != ncclSuccess ? result : end;
-  }
-
- private:
-  ncclResult_t started_;
-  bool ended_ = false;
-};
-
 }  // namespace
 
 NcclCommunicator::Operations::Scratch::Scratch(std::size_t bytes, cudaStream_t stream) : stream_(stream) {
@@ -112,13 +92,23 @@ NcclCommunicator::Operations::Operations(Device device, Rank rank, int size, ncc
   }
 }
 
+void NcclCommunicator::Operations::combine_in_rank_order() {
+  if (size_ > 1) rank_order_.emplace(words_.view().device, rank_, size_, communicator_);
+}
+
 ncclResult_t NcclCommunicator::Operations::launch(std::span<Operation const> operations, CudaStream& stream) {
+  if (rank_order_ && std::ranges::any_of(operations, &NcclRankOrder::matters)) {
+    ncclResult_t const result =
+        rank_order_->launch(operations, stream, [&](Operation const& other) { return call(other, stream); });
+    scratch_.clear();
+    return result;
+  }
   for (ScaledSum& sum : scaled_sums_) sum.factor = nullptr;
   ncclResult_t result = ncclSuccess;
   if (operations.size() == 1) {
     result = call(operations[0], stream);
   } else {
-    GroupCalls group;
+    NcclGroupCalls group;
     for (Operation const& operation : operations) {
       if (result == ncclSuccess) result = call(operation, stream);
     }
@@ -219,7 +209,7 @@ ncclResult_t NcclCommunicator::Operations::all_to_all(Operation const& operation
                 "copying memory");
     in = static_cast<std::byte const*>(copy.data());
   }
-  GroupCalls group;
+  NcclGroupCalls group;
   ncclResult_t result = ncclSuccess;
   for (std::size_t r = 0; r < size_ && result == ncclSuccess; ++r) {
     int const peer = static_cast<int>(r);

@@ -5,11 +5,13 @@
 #include <nccl.h>
 
 #include <array>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "comm/nccl/average.hpp"
 #include "comm/nccl/communicator.hpp"
+#include "comm/nccl/rank_order.hpp"
 #include "ddp/core/tensor.hpp"
 
 namespace ddp {
@@ -23,6 +25,8 @@ class NcclCommunicator::Operations {
  public:
   Operations(Device device, Rank rank, int size, ncclComm_t communicator);
 
+  /// From now on (R18).
+  void combine_in_rank_order();
   /// Several are one group. Throws for errors of CUDA.
   [[nodiscard]] ncclResult_t launch(std::span<Operation const> operations, CudaStream& stream);
 
@@ -68,6 +72,7 @@ class NcclCommunicator::Operations {
   void* barrier_word_;
   std::array<ScaledSum, 2> scaled_sums_;
   std::vector<Scratch> scratch_;  // of this launch
+  std::optional<NcclRankOrder> rank_order_;
 };
 
 }  // namespace ddp

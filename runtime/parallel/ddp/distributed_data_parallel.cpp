@@ -28,7 +28,7 @@ constexpr std::chrono::seconds kBetweenReports{1};
 // The communicator and streams of one device. Without `compute`, a compute stream of its own.
 class Lane {
  public:
-  Lane(World const& world, std::string const& name, Device device, Stream* compute) {
+  Lane(World const& world, std::string const& name, Device device, Stream* compute, bool deterministic) {
     std::string const recorded = text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda");
     if (device == world.device()) {
       communicator_ = world.communicator().split(all_ranks(world.size()), recorded);
@@ -39,6 +39,7 @@ class Lane {
                                     world.trace());
       backend_of(*communicator_).record_as(recorded);
     }
+    if (deterministic) backend_of(*communicator_).combine_in_rank_order();
     if (compute == nullptr) {
       compute_stream_ = make_compute_stream(device);
       compute = compute_stream_.get();
@@ -196,15 +197,16 @@ void DistributedDataParallel::build(Parts& parts, std::string const& name, std::
   if (gives_values) log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;
   for (Device const device : engine_->devices) {
-    parts.lanes.push_back(
-        std::make_unique<Lane>(here, name, device, device == compute->device() ? compute : nullptr));
+    parts.lanes.push_back(std::make_unique<Lane>(
+        here, name, device, device == compute->device() ? compute : nullptr, options.deterministic));
     lanes.push_back(parts.lanes.back()->lane());
     if (gives_values) broadcast_values(lanes.back(), parameters, buffers);
   }
   parts.reducer = std::make_unique<Reducer>(
       ReducerRanks(name, here.shared_control(), {here.members().begin(), here.members().end()},
                    here.options().timeout),
-      lanes, std::move(parameters), options, text("buffers ", to_string(options.buffer_sync)));
+      lanes, std::move(parameters), options,
+      text("buffers ", to_string(options.buffer_sync), options.deterministic ? ", deterministic" : ""));
   if (parts.statistics) {
     parts.reducer->report_statistics([report = parts.statistics.get()](std::vector<StepStatistics> steps) {
       report->add(std::move(steps));

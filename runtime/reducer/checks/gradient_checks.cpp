@@ -77,13 +77,14 @@ std::size_t pieces_of(std::size_t count) noexcept {
 
 }  // namespace
 
-GradientChecks::GradientChecks(ReducerState const& of, RankWeights const& weights, Nonfinite nonfinite,
-                               double clip_norm)
+GradientChecks::GradientChecks(ReducerState const& of, RankWeights const& weights,
+                               DistributedDataParallelOptions const& options)
     : StepPart(of),
       weights_(weights),
       lane_(of.lanes[0]),
-      nonfinite_(nonfinite),
-      clip_norm_(clip_norm),
+      nonfinite_(options.nonfinite),
+      clip_norm_(options.clip_norm),
+      deterministic_(options.deterministic),
       flags_(step_words(Shape{of.parameters.size()}, DType::u8, lane_.device)),
       all_flags_(step_words(Shape{of.parameters.size() * of.ranks.size()}, DType::u8, lane_.device)),
       norm_(step_words(Shape{1}, DType::f64, lane_.device)),
@@ -114,7 +115,7 @@ void GradientChecks::plan_changed() {
     own_pieces_ += pieces_of(of_.buckets.own_part(b).count) + of_.buckets[b].slices.size();
   }
   copied_flags_.reserve(of_.buckets.most_slices());
-  runs_.reserve(of_.buckets.most_slices());
+  runs_.reserve(std::max(of_.buckets.most_slices(), deterministic_ ? of_.parameters.size() : 0));
   std::size_t const all = own_pieces_ * of_.buckets.parts();
   if (all > squares_.view().count()) squares_ = step_words(Shape{all}, DType::f64, lane_.device);
 }
@@ -210,12 +211,27 @@ std::span<GradientRun const> GradientChecks::averages(std::size_t bucket) {
   return runs_;
 }
 
+// R18: whole parameters, in their order, wherever buckets begin and end.
+void GradientChecks::add_squares_of_all() {
+  runs_.clear();
+  for (std::size_t p = 0; p < of_.parameters.size(); ++p) {
+    TensorView const gradient = of_.memory.gradient(p);
+    if (!runs_.empty() && runs_.front().elements.dtype != gradient.dtype) {
+      add_squares(runs_);
+      runs_.clear();
+    }
+    runs_.push_back({gradient, p});
+  }
+  add_squares(runs_);
+}
+
 void GradientChecks::after_bucket(std::size_t bucket) {
-  if (clips()) add_squares(averages(bucket));
+  if (clips() && !deterministic_) add_squares(averages(bucket));
 }
 
 // Work that is enqueued after this can read norm() and found_nonfinite().
 void GradientChecks::after_tail() {
+  if (clips() && deterministic_) add_squares_of_all();
   if (clips() && of_.buckets.parts() > 1) {
     TensorView const all = slice(squares_, 0, own_pieces_ * of_.buckets.parts());
     lane_.communicator->all_gather(slice(all, own_pieces_ * of_.buckets.place(), own_pieces_), all,

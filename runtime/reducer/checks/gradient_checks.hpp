@@ -22,8 +22,10 @@ class GradientChecks final : public StepPart {
  public:
   using Nonfinite = DistributedDataParallelOptions::Nonfinite;
 
-  /// Of gradients on one lane. `clip_norm` 0: the norm is not asked for. `weights` must outlive this object.
-  GradientChecks(ReducerState const& of, RankWeights const& weights, Nonfinite nonfinite, double clip_norm);
+  /// Of gradients on one lane, by `options`: nonfinite, clip_norm (0: the norm is not asked for),
+  /// deterministic. `weights` must outlive this object.
+  GradientChecks(ReducerState const& of, RankWeights const& weights,
+                 DistributedDataParallelOptions const& options);
 
   /// Looks for numbers that are not finite in gradients of this rank, which it has not sent yet.
   void look(std::span<GradientRun const> runs);
@@ -69,12 +71,14 @@ class GradientChecks final : public StepPart {
   [[nodiscard]] std::span<GradientRun const> averages(std::size_t bucket);
   [[nodiscard]] double* own_squares() const noexcept;
   void add_squares(std::span<GradientRun const> runs);
+  void add_squares_of_all();
   void clip(std::span<GradientRun const> runs);
 
   RankWeights const& weights_;
   ReducerLane const& lane_;
   Nonfinite nonfinite_;
   double clip_norm_;
+  bool deterministic_;
   Tensor flags_;
   Tensor all_flags_;
   Tensor squares_;

@@ -38,7 +38,12 @@ std::unique_ptr<GradientChecks> make_checks(Options const& options, ReducerState
                 text("Options::clip_norm and nonfinite work for parameters on one device, these lie on ",
                      of.lanes.size(), ": leave both out, or move the parameters to one"));
   }
-  return std::make_unique<GradientChecks>(of, weights, options.nonfinite, options.clip_norm);
+  if (options.deterministic && options.clip_norm > 0 && options.sharding != Sharding::none) {
+    throw Error(ErrorCode::unsupported,
+                "Options::deterministic: with sharding each rank adds up the squares of its own parts, which "
+                "depend on the buckets: leave out clip_norm, sharding, or deterministic");
+  }
+  return std::make_unique<GradientChecks>(of, weights, options);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 struct Checks {
   explicit Checks(Nonfinite nonfinite, double clip_norm = 0)
       : weights(parts.state, RankWeights::Without::average, true),
-        checks(parts.state, weights, nonfinite, clip_norm) {
+        checks(parts.state, weights, {.nonfinite = nonfinite, .clip_norm = clip_norm}) {
     parts.begin(checks);
   }
   // Looks at the whole gradient of a parameter, which is `value` everywhere.
