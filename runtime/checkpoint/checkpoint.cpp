@@ -43,11 +43,6 @@ class Checkpoint::Impl {
       : world_(std::move(world)), path_(absolute_path(folder)), options_(options), group_(group_of_world()) {
     require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");
     require(!path_.empty(), "a checkpoint's folder has no name");
-    if (world_.is_newcomer()) {
-      throw Error(ErrorCode::unsupported,
-                  "Checkpoint: this process stands for a lost rank (ddp-launch --replace), and another rank "
-                  "holds the folder: run a program that makes one without --replace");
-    }
     check_model(tensors);
     auto const parts = together(group_, "/tensors", [&] {
       check_checkpoint_tensors(tensors, world_.device());
@@ -57,7 +52,7 @@ class Checkpoint::Impl {
       return describe_parts(tensors_.sharded_optimizer);
     });
     check_parts(tensors_.sharded_optimizer, parts);
-    open_folder();
+    if (!world_.is_newcomer()) open_folder();  // others hold it
   }
 
   ~Impl() {
@@ -77,6 +72,7 @@ class Checkpoint::Impl {
   [[nodiscard]] std::string const& newest() const noexcept { return newest_; }
 
   std::optional<RestoredCheckpoint> restore() {
+    if (world_.is_newcomer()) return std::nullopt;
     follow();
     require(!writer_, "Checkpoint::restore: a checkpoint is being written; wait() for it first");
     tidying_.reset();
@@ -113,6 +109,11 @@ class Checkpoint::Impl {
   }
 
   void save(TrainingPosition const& position) {
+    if (world_.is_newcomer()) {
+      throw Error(ErrorCode::invalid_state,
+                  "Checkpoint::save(): the others have not taken this new process in yet: make Replicated "
+                  "before, which waits for that");
+    }
     wait();
     CheckpointName const name{next_number_, position.step};
     CheckpointTask task{group_, path_, name, position, options_.keep, folder_, {}, {}};
@@ -168,7 +169,7 @@ class Checkpoint::Impl {
 
   // After World::rebuild(), once: goes on with the ranks that are left. What they were writing with one that
   // is lost is given up: each rank ends its part before the first one looks into the folder, which it takes
-  // if it was another's. Throws, on all ranks alike, if the newest one was not complete.
+  // from the one that held it, lost or not. Throws, on all ranks alike, if the newest one was not complete.
   void follow() {
     if (world_.membership() == membership_) return;
     if (optimizer_->divided()) {
@@ -178,6 +179,7 @@ class Checkpoint::Impl {
     if (writer_) given_up_ = writing_;
     writer_.reset();
     tidying_.reset();
+    if (world_.rank() != 0) folder_.reset();
     group_ = group_of_world();
     std::string unfinished;
     for (std::string const& said :
@@ -188,7 +190,7 @@ class Checkpoint::Impl {
       next_number_ = std::max(next_number_, number);
       unfinished = std::max(unfinished, name);
     }
-    if (world_.rank() == 0 && !is_first_) make_snapshots();
+    if ((world_.rank() == 0) != is_first_) make_snapshots();
     open_folder();
     membership_ = world_.membership();
     given_up_.clear();

@@ -6,7 +6,7 @@ random_kills.py [--replace] [--losses N] BUILD_FOLDER [JOBS [SEED]]
 Each job is train_mlp on 2 to 6 CPU ranks under ddp-launch --survive. One to three of its ranks are killed: during the start,
 while it trains, while the others rebuild, at the end; in half of the jobs while they write checkpoints too. It prints what
 did not end as promised, with the seed that repeats its kills (not their timing), and `N passed, N failed`. Run it by hand: a
-job takes about a second. With --replace new processes stand for lost ranks, which may be killed too; nothing is saved then.
+job takes about a second. With --replace new processes stand for lost ranks, which may be killed too.
 --losses N is one job that loses and replaces N ranks, each when all are there again; it prints the memory and descriptors of
 ddp-launch and of the rank that is never killed.
 """
@@ -69,7 +69,7 @@ def run_job(build, seed, replace):
     ranks = choose.randint(2, 6)
     kills = min(choose.choice([1, 1, 1, 2, 2, 3]), ranks - 1)
     from_start = choose.random() < 0.15
-    saves = choose.random() < 0.5 and not replace
+    saves = choose.random() < 0.5
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "tmp").mkdir()

@@ -158,9 +158,9 @@ TEST_F(SurvivingTraining, R26TwoAtOnceAndThenAnotherLeaveOneThatEndsWell) {
 // Rank 0 makes a checkpoint one, when all have written; then it is the next rank that writes on.
 TEST_F(SurvivingTraining, R26ARankKilledWhileACheckpointIsWrittenLeavesGoodOnesAndTheFolderToTheOthers) {
   fs::path const checkpoints = folder_.path() / "written";
-  for (std::size_t const victim : {0U, 2U}) {
+  for (auto const& [victim, replace] : {std::pair(0U, false), {2U, false}, {0U, true}, {2U, true}}) {
     fs::remove_all(checkpoints);
-    LaunchedJob job(launch(4, {"--survive"},
+    LaunchedJob job(launch(4, {"--survive", "--replace", replace ? "1" : "0"},
                            {"--survive", "--checkpoint", checkpoints.string(), "--checkpoint-every", "5"}));
     ASSERT_TRUE(job.shows("epoch  1/12"));
     auto const unfinished = [&] {
@@ -175,14 +175,15 @@ TEST_F(SurvivingTraining, R26ARankKilledWhileACheckpointIsWrittenLeavesGoodOnesA
     while (!unfinished() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(100us);
     send_to_rank(job, "train_mlp", victim, SIGKILL);
     EXPECT_EQ(job.exit_code(), 0) << job.err();
-    ASSERT_EQ(changes_in(job.out()).size(), 1U) << job.out();
+    ASSERT_EQ(changes_in(job.out()).size(), replace ? 2U : 1U) << job.out();
     EXPECT_FALSE(unfinished());
-    EXPECT_THAT(job.out(), ContainsRegex("final: test accuracy [0-9.]+, 3 ranks"));
+    std::string const ranks = replace ? "4 ranks" : "3 ranks";
+    EXPECT_THAT(job.out(), ContainsRegex("final: test accuracy [0-9.]+, " + ranks));
     auto const found = parameters();
-    // Of the last step, by three ranks; any number of ranks goes on from it, here with nothing left to do.
+    // Of the last step, by those ranks; any number goes on from it, here with nothing left to do.
     LaunchedJob after(launch(2, {}, {"--checkpoint", checkpoints.string(), "--resume"}));
     EXPECT_EQ(after.exit_code(), 0) << after.err();
-    EXPECT_THAT(after.out(), ContainsRegex("resumed from [0-9]+-step-3000, epoch 12, of 3 ranks"));
+    EXPECT_THAT(after.out(), ContainsRegex("resumed from [0-9]+-step-3000, epoch 12, of " + ranks));
     EXPECT_EQ(parameters(), found);
     fs::remove(log());
   }

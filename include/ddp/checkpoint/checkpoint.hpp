@@ -52,8 +52,11 @@ struct CheckpointOptions {
 ///
 /// When its World was rebuilt, the next call goes on with the ranks that are left; the first of them then
 /// holds the folder. If a checkpoint was being written, and is not complete, and no wait() has thrown that,
-/// this call does, once, on all ranks: Error(io). With a sharded optimizer it throws Error(unsupported), as
-/// the constructor does in a newcomer (World::is_newcomer()).
+/// this call does, once, on all ranks: Error(io). With a sharded optimizer it throws Error(unsupported).
+///
+/// In a process that stands for a lost rank (World::is_newcomer()) it touches no folder until the others have
+/// taken that in: restore() finds nothing, since the values come from them, and save() throws
+/// Error(invalid_state).
 ///
 /// All members but newest() are collective, are called in the same order on every rank, and fail alike on
 /// every rank. One thread at a time. Needs a build with OpenSSL (SHA-256), otherwise the constructor throws

@@ -116,23 +116,56 @@ TEST_F(RebuiltCheckpoint, R26AnotherLossBeforeItHasFollowedIsOneMore) {
   });
 }
 
-TEST_F(RebuiltCheckpoint, R26ANewcomerHasNoneSinceAnotherRankHoldsTheFolder) {
-  SurvivingRanks ranks(2);
-  std::thread other([&] {
-    ranks.newcomer(1, [&](World& world) {
-      CheckpointModel model(1, 1);
-      auto const error = error_of([&] { Checkpoint const checkpoint(world, folder(), model.tensors()); });
-      EXPECT_EQ(error.code(), ErrorCode::unsupported);
-      EXPECT_THAT(error.what(), HasSubstr("--replace"));
+// It may become the first rank, which then holds the folder in place of the one that took it before.
+TEST_F(RebuiltCheckpoint, R26ANewcomerLeavesTheFolderAloneAndThenWritesWithTheOthers) {
+  for (int const victim : {0, 1}) {
+    fs::remove_all(folder());
+    auto const write_and_read = [&](World const& world, Checkpoint& checkpoint, CheckpointModel& model) {
+      int const now = world.rank().value();
+      model.fill(2, now);
+      checkpoint.save({.step = 20});
+      checkpoint.wait();
+      model.fill(3, now);
+      auto const restored = checkpoint.restore();
+      ASSERT_TRUE(restored.has_value());
+      EXPECT_EQ(restored->name, "000002-step-20");
+      EXPECT_EQ(restored->ranks, 3);
+      EXPECT_TRUE(model.holds(2));
+      world.barrier();
+    };
+    SurvivingRanks ranks(3);
+    std::thread other([&] {
+      ranks.newcomer(victim, [&](World& world) {
+        CheckpointModel model(1, victim);
+        Checkpoint checkpoint(world, folder(), model.tensors());
+        EXPECT_EQ(checkpoint.newest(), "");
+        EXPECT_FALSE(checkpoint.restore().has_value());
+        EXPECT_EQ(error_of([&] { checkpoint.save({}); }).code(), ErrorCode::invalid_state);
+        Replicated alike(world, {});
+        write_and_read(world, checkpoint, model);
+      });
     });
-  });
-  ranks.run([&](World& world) {
-    Replicated alike(world, {});
-    if (world.rank() == 1) ranks.die(world);
-    world.rebuild(loss_of(world), alike);
-    EXPECT_EQ(world.size(), 1);
-  });
-  other.join();
+    ranks.run([&](World& world) {
+      CheckpointModel model(1, world.rank().value());
+      Checkpoint checkpoint(world, folder(), model.tensors());
+      checkpoint.save({.step = 10});
+      checkpoint.wait();
+      Replicated alike(world, {});
+      if (world.rank() == victim) ranks.die(world);
+      world.rebuild(loss_of(world), alike);
+      while (world.size() < 3) {
+        try {
+          checkpoint.wait();  // with those that are left
+          while (!world.control().interruption()) std::this_thread::yield();
+          throw CommError(ErrorCode::aborted, "a newcomer waits");
+        } catch (CommError const& error) {
+          world.rebuild(error, alike);
+        }
+      }
+      write_and_read(world, checkpoint, model);
+    });
+    other.join();
+  }
 }
 
 }  // namespace
