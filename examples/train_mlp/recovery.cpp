@@ -49,6 +49,8 @@ std::optional<EarlyEnd> Recovery::begin(ddp::CheckpointTensors const& tensors) {
       }
       progress_.print(ddp::text("resumed from ", restored->name, ", epoch ", position_.epoch, ", of ",
                                 restored->ranks, " ranks"));
+    } else if (options_.shard && options_.survive) {
+      membership_ = -1;  // none: go_on() saves
     }
   } catch (ddp::CommError const&) {
     throw;
@@ -56,6 +58,21 @@ std::optional<EarlyEnd> Recovery::begin(ddp::CheckpointTensors const& tensors) {
     return end_of(error);
   }
   return std::nullopt;
+}
+
+ddp::TrainingPosition const& Recovery::go_back(ddp::CheckpointTensors const& tensors) {
+  checkpoint_.reset();  // before another one wants the folder
+  checkpoint_.emplace(world_, options_.checkpoint, tensors);
+  auto const restored = checkpoint_->restore();
+  if (!restored) {
+    throw ddp::Error(
+        ddp::ErrorCode::invalid_state,
+        "train_mlp: a rank was lost before the first checkpoint was complete, and of its part of "
+        "the optimizer there is no copy");
+  }
+  membership_ = world_.membership();
+  position_ = restored->position;
+  return position_;
 }
 
 bool Recovery::due(std::uint64_t step, bool epoch_ends, bool training_ends) {

@@ -31,6 +31,9 @@ class Recovery {
 
   /// Opens the folder and restores what --resume asks for.
   [[nodiscard]] std::optional<EarlyEnd> begin(ddp::CheckpointTensors const& tensors);
+  /// In World::rebuild(): restores what was saved last, into tensors that are new. Returns its position.
+  /// Throws ddp::Error if there is nothing.
+  [[nodiscard]] ddp::TrainingPosition const& go_back(ddp::CheckpointTensors const& tensors);
   /// Where training goes on; zeros if it begins.
   [[nodiscard]] ddp::TrainingPosition const& position() const noexcept { return position_; }
 
@@ -38,7 +41,8 @@ class Recovery {
   [[nodiscard]] bool due(std::uint64_t step, bool epoch_ends, bool training_ends);
   /// Begins to save. Says why to stop, if it is to be.
   [[nodiscard]] std::optional<EarlyEnd> save(ddp::TrainingPosition position);
-  /// Before steps: saves anew if ranks were lost, since what was being written may be lost with them.
+  /// Before steps: saves anew if ranks were lost, since what was being written may be lost with them, and at
+  /// the start if go_back() needs something.
   [[nodiscard]] std::optional<EarlyEnd> go_on(ddp::TrainingPosition const& position);
   /// Behind the last step: waits until all is on the disk.
   [[nodiscard]] std::optional<EarlyEnd> finish();

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <iomanip>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "data/loader.hpp"
 #include "ddp/core/text.hpp"
@@ -84,6 +86,12 @@ struct Position {
   nn::Score sums{};         // of this epoch, over all ranks
 };
 
+Position position_of(ddp::TrainingPosition const& saved) {
+  Position at{.epoch = std::max<std::size_t>(saved.epoch, 1), .steps = saved.step, .samples = saved.samples};
+  if (saved.epoch > 0) at.sums = decode(saved.metadata.at("score"));
+  return at;
+}
+
 // What makes two runs one training.
 std::map<std::string, std::string> choices(data::DataSet const& set, Options const& options) {
   return {{"--batch", std::to_string(options.batch)},
@@ -102,8 +110,15 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
   if (options.shard) wrapper.sharding = ddp::Sharding::optimizer;
   ddp::DistributedDataParallel ddp(world, net.parameters(), wrapper);
   nn::AdamOptions const rates{.learning_rate = options.learning_rate};
-  nn::Adam optimizer =
-      options.shard ? nn::Adam(ddp.slices(), world.stream(), rates) : nn::Adam(net.weights(), rates);
+  std::optional<nn::Adam> optimizer;
+  auto const make_optimizer = [&] {
+    if (options.shard) {
+      optimizer.emplace(ddp.slices(), world.stream(), rates);
+    } else {
+      optimizer.emplace(net.weights(), rates);
+    }
+  };
+  make_optimizer();
   ddp::DistributedSampler sampler(set.train.size(), world, {.shuffle = true, .seed = options.seed});
   data::Normalization const normalization(set.train);
   data::Loader train_images(set.train, normalization, world.stream());
@@ -113,7 +128,7 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
   net.reserve(std::max(options.batch, kEvaluationBatch));  // what a graph has recorded stays where it is
   nn::Samples samples;
   ddp::SliceReady const update = [&](ddp::Slice const& slice, ddp::Stream& stream) {
-    optimizer.update(slice, stream);
+    optimizer->update(slice, stream);
   };
   // On a GPU the new values travel below the backward pass. A CPU has no time to spare in it.
   bool const early = options.shard && world.device().kind == ddp::DeviceKind::cuda;
@@ -124,18 +139,20 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
     net.forward(samples);
     net.backward(gradient_ready, early ? nn::Announce::when_weights_read : nn::Announce::at_once);
     ddp.synchronize();
-    if (!options.shard) prepares ? optimizer.apply() : optimizer.step();
+    if (!options.shard) prepares ? optimizer->apply() : optimizer->step();
     if (options.shard && !early) ddp.update_slices(update);
   };
   std::optional<ddp::StepGraph> graph;
   if (options.graph) graph.emplace(ddp, step);
   Recovery recovery(world, options, choices(set, options), progress);
-  ddp::CheckpointTensors kept{ddp::named_values(ddp.parameters()), optimizer.state()};
-  if (options.shard) kept.sharded_optimizer = optimizer.sharded_state(ddp);
-  if (auto end = recovery.begin(kept)) return *end;
-  ddp::TrainingPosition const& begin = recovery.position();
-  Position now{.epoch = std::max<std::size_t>(begin.epoch, 1), .steps = begin.step, .samples = begin.samples};
-  if (begin.epoch > 0) now.sums = decode(begin.metadata.at("score"));
+  auto const kept = [&] {
+    ddp::CheckpointTensors all{ddp::named_values(ddp.parameters()), optimizer->state()};
+    if (options.shard) all.sharded_optimizer = optimizer->sharded_state(ddp);
+    return all;
+  };
+  if (auto end = recovery.begin(kept())) return *end;
+  Position now = position_of(recovery.position());
+  std::size_t const begin = now.steps;
 
   std::size_t const steps = (set.train.size() + options.batch - 1) / options.batch;  // of an epoch
   auto const all_steps = static_cast<double>(steps * options.epochs);
@@ -158,11 +175,11 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
       std::size_t const samples_before = now.sums.samples;
       for (ddp::Batch const& batch : sampler.global_batches(options.batch)) {
         rate = learning_rate_after(now.steps, all_steps, options);
-        optimizer.set_learning_rate(rate);
+        optimizer->set_learning_rate(rate);
 
         ddp.set_weight(static_cast<double>(batch.size()));
         samples = train_images.load(batch);
-        if (prepares) optimizer.prepare();
+        if (prepares) optimizer->prepare();
         std::size_t const size = std::min(options.batch, set.train.size() - now.samples);
         graph&& size == options.batch ? graph->run() : step();  // an epoch's last batch may be smaller
 
@@ -177,7 +194,7 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
         standing.loss = mean_loss(now.sums);
         standing.samples_per_second =
             static_cast<double>(now.sums.samples - samples_before) / watch.seconds();
-        standing.seconds_left = total.seconds() / static_cast<double>(now.steps - begin.step) *
+        standing.seconds_left = total.seconds() / static_cast<double>(now.steps - begin) *
                                 (all_steps - static_cast<double>(now.steps));
         progress.update(standing);
         if (!save) continue;
@@ -211,20 +228,32 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
   };
   if (!options.survive) return go_on();
   bool const is_newcomer = world.is_newcomer();
-  ddp::Replicated alike(world, {optimizer.state(), &now});
-  auto const begin_anew = [&] {
+  std::vector<ddp::Replicated::Part> parts{&now};
+  std::function<void()> go_back;
+  if (!options.shard) {
+    parts.emplace_back(optimizer->state());
+  } else {
+    go_back = [&] {
+      make_optimizer();
+      now = position_of(recovery.go_back(kept()));
+    };
+  }
+  ddp::Replicated alike(world, parts, go_back);
+  auto const begin_anew = [&](std::size_t done) {
     static_cast<void>(net.take_score());   // of steps that broke, or are not added up
     bool const first = world.rank() == 0;  // which may be another one
     progress = Progress(first ? Progress::detect() : Progress::Mode::silent);
     log = first && !options.log_json.empty() ? RunLog(options.log_json, true) : RunLog();
-    progress.print(ddp::text("going on with ", world.size(), " ranks after step ", now.steps));
+    std::string const back = now.steps < done ? ddp::text(", ", done - now.steps, " steps back") : "";
+    progress.print(ddp::text("going on with ", world.size(), " ranks after step ", now.steps, back));
   };
-  if (is_newcomer) begin_anew();
+  if (is_newcomer) begin_anew(now.steps);
   for (;;) try {
       return go_on();
     } catch (ddp::CommError const& error) {
+      std::size_t const done = now.steps;
       world.rebuild(error, alike);
-      begin_anew();
+      begin_anew(done);
     }
 }
 

@@ -119,13 +119,16 @@ void Reducer::refuse_capture() const {
   }
 }
 
-std::string Reducer::why_not_rebuilt() const {
+std::string Reducer::why_not_rebuilt(bool goes_back) const {
   Turn const turn(mutex_);
   if (no_sync_depth_ > 0) return "a guard of no_sync() lives, of micro-steps that are lost; end it before";
-  if (values_) return "with Options::sharding the lost rank's part of the optimizer is lost";
-  if (updates_.is_used()) return "on_bucket_ready() has updated some parameters before the step broke";
+  if (values_ && !goes_back) {
+    return "with Options::sharding the lost rank's part of the optimizer is lost: give Replicated a function "
+           "that goes back to the last checkpoint";
+  }
+  if (!values_ && updates_.is_used()) return "on_bucket_ready() has updated some parameters before the step broke";
   if (parts_.uneven) return "Options::uneven, with join(), cannot follow its World yet";
-  bool const has_hook = dynamic_cast<AllReduce const*>(reduction_.get()) == nullptr;
+  bool const has_hook = dynamic_cast<HookReduction const*>(reduction_.get()) != nullptr;
   return has_hook ? "a comm hook may keep what its step has sent" : why_not_rebuilt_;
 }
 

@@ -93,8 +93,10 @@ class Reducer {
   /// What has a pointer to this object, and so keeps a World from being rebuilt: `why`, a literal.
   void cannot_be_rebuilt(char const* why) noexcept { why_not_rebuilt_ = why; }
   /// Why another Reducer, of fewer ranks, cannot go on in this one's place between steps, or after a failed
-  /// one; empty if it can.
-  [[nodiscard]] std::string why_not_rebuilt() const;
+  /// one; empty if it can. `goes_back`: to a checkpoint, which has what is nowhere else.
+  [[nodiscard]] std::string why_not_rebuilt(bool goes_back) const;
+  /// Whether this rank has all of what a training goes on from.
+  [[nodiscard]] bool is_whole() const { return !values_; }
 
   /// The plan in use; a new one after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept { return state_.buckets.plan(); }

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <ddp/ddp.hpp>
+#include <optional>
+#include <span>
+#include <stdexcept>
 #include <vector>
 
 namespace surviving {
@@ -12,7 +15,14 @@ struct Optimizer {
 struct Position {
   int step;
 };
+struct SliceStates {
+  explicit SliceStates(std::span<ddp::Slice const> slices);
+  std::vector<ddp::ShardedTensor> tensors(ddp::DistributedDataParallel const& ddp);
+};
 extern ddp::World world;
+extern ddp::DistributedDataParallel ddp;
+extern SliceStates states;
+extern std::optional<ddp::Checkpoint> checkpoint;
 extern Optimizer optimizer;
 extern Position position;
 extern int last;

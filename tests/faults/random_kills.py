@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Kills ranks of trainings at random moments, and looks whether each job ends as docs/surviving.md promises (R26).
 
-random_kills.py [--replace] [--losses N] BUILD_FOLDER [JOBS [SEED]]
+random_kills.py [--replace] [--shard] [--losses N] BUILD_FOLDER [JOBS [SEED]]
 
 Each job is train_mlp on 2 to 6 CPU ranks under ddp-launch --survive. One to three of its ranks are killed: during the start,
 while it trains, while the others rebuild, at the end; in half of the jobs while they write checkpoints too. It prints what
 did not end as promised, with the seed that repeats its kills (not their timing), and `N passed, N failed`. Run it by hand: a
-job takes about a second. With --replace new processes stand for lost ranks, which may be killed too.
+job takes about a second. With --replace new processes stand for lost ranks, which may be killed too. With --shard the optimizer is sharded, and all jobs
+save, since ranks go back to what is saved.
 --losses N is one job that loses and replaces N ranks, each when all are there again; it prints the memory and descriptors of
 ddp-launch and of the rank that is never killed.
 """
@@ -63,13 +64,13 @@ def broken_checkpoints(folder):
     return ""
 
 
-def run_job(build, seed, replace):
+def run_job(build, seed, replace, shard):
     """Why the job did not end as promised; empty if it did."""
     choose = random.Random(seed)
     ranks = choose.randint(2, 6)
     kills = min(choose.choice([1, 1, 1, 2, 2, 3]), ranks - 1)
     from_start = choose.random() < 0.15
-    saves = choose.random() < 0.5
+    saves = choose.random() < 0.5 or shard
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "tmp").mkdir()
@@ -79,7 +80,8 @@ def run_job(build, seed, replace):
             job = subprocess.Popen(
                 [build / "launcher/ddp-launch", "--survive", *(["--replace", "3"] if replace else []), "--cpus", str(ranks), "--no-log-files", "--",
                  build / "examples/train_mlp/train_mlp", "--survive", "--synthetic", "--limit", "8000", "--hidden", "32",
-                 "--batch", "64", "--epochs", "9", *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else [])],
+                 "--batch", "64", "--epochs", "9", *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else []),
+                 *(["--shard"] if shard else [])],
                 stdout=out, stderr=err, cwd=folder, env=environment)
         said = lambda: (folder / "out").read_text()
         while not from_start and "epoch 1/" not in said() and job.poll() is None:
@@ -159,6 +161,9 @@ def main():
     replace = "--replace" in words
     if replace:
         words.remove("--replace")
+    shard = "--shard" in words
+    if shard:
+        words.remove("--shard")
     if "--losses" in words:
         place = words.index("--losses")
         wrong = lose_many(pathlib.Path(words[place + 2]).resolve(), int(words[place + 1]))
@@ -169,7 +174,7 @@ def main():
     first = int(words[2]) if len(words) > 2 else random.randrange(1 << 30)
     failed = 0
     for seed in range(first, first + jobs):
-        if wrong := run_job(build, seed, replace):
+        if wrong := run_job(build, seed, replace, shard):
             failed += 1
             print(f"seed {seed}: {wrong}", flush=True)
     print(f"{jobs - failed} passed, {failed} failed, seeds {first} to {first + jobs - 1}")

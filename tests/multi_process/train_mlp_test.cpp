@@ -152,6 +152,7 @@ TEST_F(TrainMlp, RefusesWrongOptionsWith64AndOneMessage) {
         Case{"--epochs 0", "--epochs: expected a number from 1 on, found \"0\""},
         Case{"--resume", "--resume needs --checkpoint DIR, found none"},
         Case{"--checkpoint-every 5", "--checkpoint-every needs --checkpoint DIR"},
+        Case{"--survive --shard", "--survive with --shard needs --checkpoint DIR, found none"},
         Case{"--checkpoint c --checkpoint-every 0", "--checkpoint-every: expected a number from 1 on"},
         Case{"--batch -1", "--batch: expected a number from 1 on, found \"-1\""},
         Case{"--batch 1e3", "found \"1e3\""},

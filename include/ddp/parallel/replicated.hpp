@@ -1,6 +1,7 @@
 // What all ranks hold alike, beside the model.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -43,14 +44,24 @@ class Replicated {
   /// rank (World::is_newcomer()) it waits instead until the others take this rank in, for at most
   /// WorldOptions::timeout, and the model, its buffers and these tensors get their values; throws as
   /// World::rebuild() does, and CommError(mismatch) if they have others than the model and tensors here.
-  Replicated(World const& world, std::vector<Part> const& parts);
+  ///
+  /// `go_back`: brings the model, its optimizer and these tensors back to the last checkpoint, by collectives
+  /// of the World, such as Checkpoint::restore(). World::rebuild() calls it last, on every rank, where no
+  /// rank has the whole state: always with Sharding::optimizer, as a lost rank's part of the optimizer is
+  /// nowhere else. Then DistributedDataParallel::slices() are other ones, and the optimizer and its
+  /// Checkpoint are to be made anew. It is called again if a rank is lost in it; what else it throws,
+  /// World::rebuild() does.
+  Replicated(World const& world, std::vector<Part> const& parts, std::function<void()> go_back = {});
 
   [[nodiscard]] std::span<TensorView const> tensors() const noexcept { return tensors_; }  ///< All of them.
   [[nodiscard]] std::string const& form() const noexcept { return form_; }  ///< A line for each of them.
+  /// As the constructor got it.
+  [[nodiscard]] std::function<void()> const& go_back() const noexcept { return go_back_; }
 
  private:
   std::vector<TensorView> tensors_;
   std::string form_;
+  std::function<void()> go_back_;
 };
 
 }  // namespace ddp

@@ -122,10 +122,11 @@ struct DistributedDataParallel::Engine final : WorldFollower {
   Engine& operator=(Engine const&) = delete;
   ~Engine() override { std::erase(WorldAccess::state(world).followers, this); }
 
-  [[nodiscard]] std::string why_not_rebuilt() const override {
-    std::string why = parts.reducer->why_not_rebuilt();
+  [[nodiscard]] std::string why_not_rebuilt(bool goes_back) const override {
+    std::string why = parts.reducer->why_not_rebuilt(goes_back);
     return why.empty() && adapter ? adapter->why_not() : why;
   }
+  [[nodiscard]] bool is_whole() const override { return parts.reducer->is_whole(); }
   [[nodiscard]] std::uint64_t steps() const override { return steps_before + parts.reducer->steps(); }
   [[nodiscard]] std::vector<TensorView> values() const override {
     if (adapter) adapter->settle();
@@ -152,6 +153,7 @@ struct DistributedDataParallel::Engine final : WorldFollower {
   std::uint64_t steps_before = 0;                                  // of reducers before this one; modulo 2^64
   std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
   std::optional<AutogradSupport::Following> adapter;
+  SliceReady on_slice;  // which the next reducer is given too
   Parts parts;
 };
 
@@ -232,11 +234,17 @@ void DistributedDataParallel::Engine::follow() {
   std::swap(parts, next);
   steps_before = done;
   owner->reducer_ = parts.reducer.get();
+  if (on_slice) owner->reducer_->on_slice_ready(on_slice);
   owner->zero_gradients();  // in the program's memory they are what the broken step has left
   if (adapter) adapter->go_on();
 }
 
 void AutogradSupport::follow_world(Following follows) { ddp_->engine_->adapter = std::move(follows); }
+
+void DistributedDataParallel::on_slice_ready(SliceReady update) {
+  reducer_->on_slice_ready(update);
+  engine_->on_slice = std::move(update);
+}
 
 void DistributedDataParallel::mark_buffer_dirty(std::size_t index) { engine_->parts.buffers->mark(index); }
 

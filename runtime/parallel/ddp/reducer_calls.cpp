@@ -19,7 +19,6 @@ void DDP::set_weight(double weight) { reducer_->set_weight(weight); }
 void DDP::set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
 void DDP::on_bucket_ready(BucketReady update) { reducer_->on_bucket_ready(std::move(update)); }
 std::span<Slice const> DDP::slices() const { return reducer_->slices(); }
-void DDP::on_slice_ready(SliceReady update) { reducer_->on_slice_ready(std::move(update)); }
 void DDP::update_slices(SliceReady const& update) { reducer_->update_slices(update); }
 void DDP::begin_forward() { reducer_->begin_forward(); }
 NoSyncGuard DDP::no_sync(bool when) { return reducer_->no_sync(when); }

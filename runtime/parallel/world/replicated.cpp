@@ -1,5 +1,7 @@
 #include "ddp/parallel/replicated.hpp"
 
+#include <utility>
+
 #include "core/record.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -8,7 +10,8 @@
 
 namespace ddp {
 
-Replicated::Replicated(World const& world, std::vector<Part> const& parts) {
+Replicated::Replicated(World const& world, std::vector<Part> const& parts, std::function<void()> go_back)
+    : go_back_(std::move(go_back)) {
   WorldState const& state = WorldAccess::state(world);
   for (Part const& part : parts) {
     for (NamedTensor const& tensor : part.tensors_) {
@@ -25,7 +28,7 @@ Replicated::Replicated(World const& world, std::vector<Part> const& parts) {
                                               Deadline::after(state.options.timeout));
   std::size_t const other = first_to_differ(all);
   if (other == 0) {
-    std::string const why = why_not_rebuilt(state);
+    std::string const why = why_not_rebuilt(state, *this);
     if (!why.empty() && world.rank() == 0) {
       log(LogLevel::warning, text("this job could not go on without a lost rank: ", why));
     }

@@ -15,12 +15,14 @@ class WorldFollower {
  public:
   virtual ~WorldFollower() = default;
 
-  /// Why it cannot follow; empty if it can.
-  [[nodiscard]] virtual std::string why_not_rebuilt() const = 0;
+  /// Why it cannot follow; empty if it can. `goes_back`: the program can go back to a checkpoint.
+  [[nodiscard]] virtual std::string why_not_rebuilt(bool goes_back) const = 0;
   /// What must be alike on all ranks: a line for each tensor of values().
   [[nodiscard]] virtual std::string form() const = 0;
   /// Steps that are done: the rank that has done most gives the values of all followers to the others.
   [[nodiscard]] virtual std::uint64_t steps() const = 0;
+  /// Whether this rank could give others all that they need to go on.
+  [[nodiscard]] virtual bool is_whole() const = 0;
   /// What all ranks have alike, in the same order on each.
   [[nodiscard]] virtual std::vector<TensorView> values() const = 0;
   /// values() are those of a rank that has done so many steps.

@@ -47,9 +47,16 @@ std::string form_of(WorldState const& state, Replicated const& replicated) {
   return form + replicated.form();
 }
 
+// Whether this rank could give the values to others.
+bool is_whole(WorldState const& state) {
+  return !state.newcomer && !state.going_back &&
+         std::ranges::all_of(state.followers, [](WorldFollower const* each) { return each->is_whole(); });
+}
+
 // What each member says when it comes.
 struct Coming {
   int newcomer = 0;
+  int whole = 0;
   std::uint64_t form = 0;  // its hash
   Steps steps;
 };
@@ -58,7 +65,7 @@ std::vector<Coming> read_comings(Membership const& next) {
   for (std::string const& said : next.values) {
     Coming& one = all.emplace_back();
     RecordReader reader(said);
-    reader >> one.newcomer >> one.form;
+    reader >> one.newcomer >> one.whole >> one.form;
     for (std::uint64_t each = 0; reader >> each;) one.steps.push_back(each);
   }
   return all;
@@ -77,15 +84,16 @@ std::string describe(Steps const& steps) {
 std::size_t find_source(std::vector<Coming> const& all, std::span<Rank const> members) {
   std::optional<std::size_t> source;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].newcomer == 0 && (!source || all[r].steps > all[*source].steps)) source = r;
+    if (all[r].whole != 0 && (!source || all[r].steps > all[*source].steps)) source = r;
   }
   if (!source) {
     throw Error(ErrorCode::invalid_state,
-                "World::rebuild(): all ranks that had the training's values are lost");
+                "World::rebuild(): no rank that is left has the values of a whole number of steps; give "
+                "Replicated a function that goes back to a checkpoint");
   }
   Steps const& most = all[*source].steps;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].newcomer != 0 || std::ranges::equal(all[r].steps, most, std::less_equal())) continue;
+    if (all[r].whole == 0 || std::ranges::equal(all[r].steps, most, std::less_equal())) continue;
     throw CommError(
         ErrorCode::mismatch,
         text("World::rebuild(): the DistributedDataParallel objects of rank ", members[r], " have done ",
@@ -163,14 +171,20 @@ void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector
                     bool& has_newcomers) {
   auto const began = std::chrono::steady_clock::now();
   std::string const form = form_of(state, replicated);
-  Membership next =
-      state.control->rebuild(record(state.newcomer ? 1 : 0, StableHash().add(form).value()) + steps_of(state),
-                             Deadline::after(state.options.timeout));
+  int const whole = is_whole(state) ? 1 : 0;
+  Membership next = state.control->rebuild(
+      record(state.newcomer ? 1 : 0, whole, StableHash().add(form).value()) + steps_of(state),
+      Deadline::after(state.options.timeout));
   auto const all = read_comings(next);
   std::string const name = text("ddp/@", next.number);
   members = next.ranks;
   has_newcomers = std::ranges::any_of(all, [](Coming const& one) { return one.newcomer != 0; });
-  std::size_t const ahead = find_source(all, members);
+  bool const back =
+      replicated.go_back() && std::ranges::none_of(all, [](Coming const& one) { return one.whole != 0; });
+  // What no checkpoint has is alike all the same: some rank has always taken part before.
+  std::size_t const ahead =
+      back ? static_cast<std::size_t>(std::ranges::find(all, 0, &Coming::newcomer) - all.begin())
+           : find_source(all, members);
   state.communicator = state.connect(name, members);
   backend_of(*state.communicator).record_as(text("world, membership ", next.number));
   state.name = name;
@@ -186,19 +200,23 @@ void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector
     auto const more = follower->values();
     values.insert(values.end(), more.begin(), more.end());
   }
+  state.going_back = state.going_back || back;
   give(values, Rank{static_cast<int>(ahead)}, *state.communicator, *state.stream);
   Steps const& done = all[ahead].steps;
   for (std::size_t f = 0; f < state.followers.size(); ++f) state.followers[f]->have_done(done[f]);
   for (WorldFollower* const follower : state.followers) follower->follow();
   state.newcomer = false;
+  if (back) replicated.go_back()();
+  state.going_back = false;
   std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - began;
-  log(LogLevel::info,
-      text("rank ", state.info.rank, " is rank ", state.place->rank, " of ", state.place->size,
-           " in membership ", next.number, ", with the values of rank ", state.members[ahead], " after ",
-           describe(done), " steps; ready after ", took.count(), " ms"));
+  log(LogLevel::info, text("rank ", state.info.rank, " is rank ", state.place->rank, " of ",
+                           state.place->size, " in membership ", next.number, ", with the values of ",
+                           back ? "a checkpoint" : text("rank ", state.members[ahead]), " after ",
+                           describe(done), " steps; ready after ", took.count(), " ms"));
 }
 
 void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::string reason) {
+  bool const comes_new = own.newcomer;
   for (;;) {
     abort_all(own, reason);
     std::vector<Rank> members;
@@ -207,7 +225,7 @@ void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::strin
       return meet_and_go_on(own, state, members, has_newcomers);
     } catch (CommError const& again) {
       // A newcomer that differs ends, and the others go on without it.
-      bool const is_of_newcomer = again.code() == ErrorCode::mismatch && has_newcomers && !own.newcomer;
+      bool const is_of_newcomer = again.code() == ErrorCode::mismatch && has_newcomers && !comes_new;
       if (!is_of_newcomer && !is_of_a_lost_rank(again)) throw;
       reason = again.what();
     } catch (Error const& problem) {  // as when a process ends whose memory others are about to open
@@ -217,8 +235,8 @@ void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::strin
   }
 }
 
-void refuse_what_cannot_follow(WorldState const& state) {
-  if (std::string const why = why_not_rebuilt(state); !why.empty()) {
+void refuse_what_cannot_follow(WorldState const& state, Replicated const& replicated) {
+  if (std::string const why = why_not_rebuilt(state, replicated); !why.empty()) {
     throw Error(ErrorCode::unsupported, text("World::rebuild(): ", why));
   }
 }
@@ -233,24 +251,24 @@ FormDifference first_difference(std::string_view one, std::string_view other) {
           std::string(line_at(one, begin)), std::string(line_at(other, begin))};
 }
 
-std::string why_not_rebuilt(WorldState const& state) {
+std::string why_not_rebuilt(WorldState const& state, Replicated const& replicated) {
   if (state.parent) return "a sub-group cannot be rebuilt; let it go, and rebuild the World it was made of";
   if (state.device.kind != DeviceKind::cpu) return "ranks with a GPU cannot go on yet";
   if (state.subgroups > 0) return "a sub-group of this World cannot follow it; let it go before";
   for (WorldFollower const* const follower : state.followers) {
-    if (std::string why = follower->why_not_rebuilt(); !why.empty()) return why;
+    if (std::string why = follower->why_not_rebuilt(bool(replicated.go_back())); !why.empty()) return why;
   }
   return {};
 }
 
 void take_part(WorldState& state, Replicated const& replicated) {
-  refuse_what_cannot_follow(state);
+  refuse_what_cannot_follow(state, replicated);
   rebuild_until_it_holds(state, replicated, "this rank takes part from now on");
 }
 
 void World::rebuild(CommError const& error, Replicated& state) {
   if (!is_of_a_lost_rank(error)) throw error;
-  refuse_what_cannot_follow(*state_);
+  refuse_what_cannot_follow(*state_, state);
   state_->control->report_failure(error);
   rebuild_until_it_holds(*state_, state, error.what());
 }

@@ -20,7 +20,7 @@ struct FormDifference {
 [[nodiscard]] FormDifference first_difference(std::string_view one, std::string_view other);
 
 /// Why World::rebuild() would refuse; empty if it would not, as far as this rank knows.
-[[nodiscard]] std::string why_not_rebuilt(WorldState const& state);
+[[nodiscard]] std::string why_not_rebuilt(WorldState const& state, Replicated const& replicated);
 
 /// Of a newcomer: waits until the others take it in, and has their values then. Throws as World::rebuild().
 void take_part(WorldState& state, Replicated const& replicated);

@@ -35,6 +35,7 @@ struct WorldState {
   std::string name;                    ///< prefix of control-plane keys, unique among living groups
   int membership = 0;                  ///< Membership::number
   bool newcomer = false;               ///< it stands for a lost rank, and has not been taken in
+  bool going_back = false;             ///< what it has is worth nothing until Replicated::go_back() is over
   std::vector<Rank> members;           ///< ranks of the whole job
   std::shared_ptr<WorldPlace> const place = std::make_shared<WorldPlace>();
   Device device;

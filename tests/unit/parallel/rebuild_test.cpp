@@ -11,11 +11,11 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
-#include "parallel/world/world_state.hpp"
 #include "support/errors.hpp"
 #include "support/models/toy_model.hpp"
 #include "support/ranks/in_process_worlds.hpp"
 #include "support/ranks/surviving_ranks.hpp"
+#include "support/ranks/world_values.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -24,37 +24,6 @@ using std::chrono::milliseconds;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-/// One value, on a rank that has done so many steps.
-struct Follower : WorldFollower {
-  Follower(World const& of, std::uint64_t done) : world(of), steps_done(done) {
-    WorldAccess::state(world).followers.push_back(this);
-  }
-  ~Follower() override { std::erase(WorldAccess::state(world).followers, this); }
-  [[nodiscard]] std::string why_not_rebuilt() const override { return {}; }
-  [[nodiscard]] std::string form() const override { return shape; }
-  [[nodiscard]] std::uint64_t steps() const override { return steps_done; }
-  [[nodiscard]] std::vector<TensorView> values() const override {
-    if (on_values) on_values();
-    return {view_of(std::span<double>(const_cast<double*>(&value), 1))};
-  }
-  void have_done(std::uint64_t steps) override { steps_done = steps; }
-  void abort(std::string_view /*reason*/) noexcept override { ++aborts; }
-  void follow() override {
-    ++follows;
-    if (on_follow) on_follow();
-    static_cast<void>(world.all_reduce_scalar(1));
-  }
-
-  World world;
-  double value = 0;
-  std::string shape = "f64[1]\n";
-  std::uint64_t steps_done;
-  std::function<void()> on_values;
-  std::function<void()> on_follow;
-  int aborts = 0;
-  int follows = 0;
-};
 
 TEST(WorldRebuild, R26TheOthersGoOnWithNewNumbersAndTheSameModel) {
   SurvivingRanks ranks(4);
