@@ -126,10 +126,7 @@ std::string Reducer::why_not_rebuilt(bool goes_back) const {
     return "with Options::sharding the lost rank's part of the optimizer is lost: give Replicated a function "
            "that goes back to the last checkpoint";
   }
-  if (!values_ && updates_.is_used()) return "on_bucket_ready() has updated some parameters before the step broke";
-  if (parts_.uneven) return "Options::uneven, with join(), cannot follow its World yet";
-  bool const has_hook = dynamic_cast<HookReduction const*>(reduction_.get()) != nullptr;
-  return has_hook ? "a comm hook may keep what its step has sent" : why_not_rebuilt_;
+  return why_not_rebuilt_;
 }
 
 // ---- calls

@@ -95,8 +95,8 @@ class Reducer {
   /// Why another Reducer, of fewer ranks, cannot go on in this one's place between steps, or after a failed
   /// one; empty if it can. `goes_back`: to a checkpoint, which has what is nowhere else.
   [[nodiscard]] std::string why_not_rebuilt(bool goes_back) const;
-  /// Whether this rank has all of what a training goes on from.
-  [[nodiscard]] bool is_whole() const { return !values_; }
+  /// Whether this rank has all of what a training goes on from, of a whole number of steps.
+  [[nodiscard]] bool is_whole() const { return !values_ && !updates_.have_begun(); }
 
   /// The plan in use; a new one after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept { return state_.buckets.plan(); }

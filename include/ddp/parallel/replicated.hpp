@@ -48,8 +48,9 @@ class Replicated {
   /// `go_back`: brings the model, its optimizer and these tensors back to the last checkpoint, by collectives
   /// of the World, such as Checkpoint::restore(). World::rebuild() calls it last, on every rank, where no
   /// rank has the whole state: always with Sharding::optimizer, as a lost rank's part of the optimizer is
-  /// nowhere else. Then DistributedDataParallel::slices() are other ones, and the optimizer and its
-  /// Checkpoint are to be made anew. It is called again if a rank is lost in it; what else it throws,
+  /// nowhere else; then DistributedDataParallel::slices() are other ones, and the optimizer and its
+  /// Checkpoint are to be made anew. And where on_bucket_ready() has updated a part of the model on every
+  /// rank. It is called again if a rank is lost in it; what else it throws,
   /// World::rebuild() does.
   Replicated(World const& world, std::vector<Part> const& parts, std::function<void()> go_back = {});
 

@@ -137,9 +137,10 @@ class World {
   ///
   /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. Throws
   /// Error(unsupported) without ddp-launch --survive, on a GPU, and where something hangs on this World that
-  /// cannot follow: a sub-group, sharding, join(), a comm hook, on_bucket_ready(), a guard of
-  /// no_sync(). Throws CommError(mismatch) if ranks have made their steps in other orders. Throws
-  /// Error(invalid_state) if fewer than --min-ranks are left.
+  /// cannot follow: a sub-group, a guard of no_sync(), and, if Replicated was not told how to go back to a
+  /// checkpoint, sharding. Throws CommError(mismatch) if ranks have made their steps in other orders. Throws
+  /// Error(invalid_state) if fewer than --min-ranks are left, and if no rank has the values of a whole number
+  /// of steps, since on_bucket_ready() has updated parts of the model, and there is no way back.
   void rebuild(CommError const& error, Replicated& state);
   /// How often it was rebuilt: Membership::number.
   [[nodiscard]] int membership() const noexcept;

@@ -136,7 +136,8 @@ struct DistributedDataParallel::Engine final : WorldFollower {
     return all;
   }
   [[nodiscard]] std::string form() const override {
-    return describe_model(world.device(), parts.reducer->parameters(), options.buffers);
+    return describe_model(world.device(), parts.reducer->parameters(), options.buffers) +
+           (hook.reduce ? text("comm hook ", hook.name, '\n') : "");
   }
   void have_done(std::uint64_t steps) override { steps_before = steps - parts.reducer->steps(); }
   void abort(std::string_view reason) noexcept override {
@@ -153,7 +154,10 @@ struct DistributedDataParallel::Engine final : WorldFollower {
   std::uint64_t steps_before = 0;                                  // of reducers before this one; modulo 2^64
   std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
   std::optional<AutogradSupport::Following> adapter;
-  SliceReady on_slice;  // which the next reducer is given too
+  // What the program has given the reducer, for the next one.
+  CommHook hook;
+  BucketReady on_bucket;
+  SliceReady on_slice;
   Parts parts;
 };
 
@@ -231,15 +235,27 @@ void DistributedDataParallel::Engine::follow() {
   if (parts.statistics) next.statistics = owner->report_of(name);
   auto const parameters = parts.reducer->parameters();
   owner->build(next, name, {parameters.begin(), parameters.end()}, false);
+  if (hook.reduce) next.reducer->set_comm_hook(hook);
+  if (on_bucket) next.reducer->on_bucket_ready(on_bucket);
+  if (on_slice) next.reducer->on_slice_ready(on_slice);
   std::swap(parts, next);
   steps_before = done;
   owner->reducer_ = parts.reducer.get();
-  if (on_slice) owner->reducer_->on_slice_ready(on_slice);
   owner->zero_gradients();  // in the program's memory they are what the broken step has left
   if (adapter) adapter->go_on();
 }
 
 void AutogradSupport::follow_world(Following follows) { ddp_->engine_->adapter = std::move(follows); }
+
+void DistributedDataParallel::set_comm_hook(CommHook hook) {
+  reducer_->set_comm_hook(hook);
+  engine_->hook = std::move(hook);
+}
+
+void DistributedDataParallel::on_bucket_ready(BucketReady update) {
+  reducer_->on_bucket_ready(update);
+  engine_->on_bucket = std::move(update);
+}
 
 void DistributedDataParallel::on_slice_ready(SliceReady update) {
   reducer_->on_slice_ready(update);

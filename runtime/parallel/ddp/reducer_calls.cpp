@@ -16,8 +16,6 @@ void DDP::no_gradient(std::size_t index) { reducer_->no_gradient(index); }
 void DDP::abandon_step(std::string_view reason) noexcept { reducer_->abandon_step(reason); }
 bool DDP::in_step() const noexcept { return reducer_->in_step(); }
 void DDP::set_weight(double weight) { reducer_->set_weight(weight); }
-void DDP::set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
-void DDP::on_bucket_ready(BucketReady update) { reducer_->on_bucket_ready(std::move(update)); }
 std::span<Slice const> DDP::slices() const { return reducer_->slices(); }
 void DDP::update_slices(SliceReady const& update) { reducer_->update_slices(update); }
 void DDP::begin_forward() { reducer_->begin_forward(); }

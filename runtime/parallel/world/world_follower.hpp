@@ -17,7 +17,7 @@ class WorldFollower {
 
   /// Why it cannot follow; empty if it can. `goes_back`: the program can go back to a checkpoint.
   [[nodiscard]] virtual std::string why_not_rebuilt(bool goes_back) const = 0;
-  /// What must be alike on all ranks: a line for each tensor of values().
+  /// What must be alike on all ranks, in lines.
   [[nodiscard]] virtual std::string form() const = 0;
   /// Steps that are done: the rank that has done most gives the values of all followers to the others.
   [[nodiscard]] virtual std::uint64_t steps() const = 0;

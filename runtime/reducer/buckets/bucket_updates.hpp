@@ -1,7 +1,9 @@
 // What the program does with each bucket's results, while later buckets travel.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -24,6 +26,9 @@ class BucketUpdates {
   void run_all();
   /// Makes the compute streams wait for the updates.
   void wait();
+  /// Of a step that broke, when nothing of it runs any more: whether buckets were updated. On a GPU those
+  /// count whose updates were enqueued.
+  [[nodiscard]] bool have_begun() const noexcept { return begun_ == of_.step.number + 1; }
   [[nodiscard]] std::vector<std::unique_ptr<Stream>> const& streams() const noexcept { return streams_; }
 
  private:
@@ -32,6 +37,7 @@ class BucketUpdates {
   ReducerState const& of_;
   std::string_view from_;
   BucketReady update_;
+  std::atomic<std::uint64_t> begun_ = 0;          // steps, with the last one in which an update ran
   std::vector<std::unique_ptr<Stream>> streams_;  // one a lane, once there is an update
 };
 

@@ -39,5 +39,21 @@ TEST(BucketUpdates, R13EachBucketIsUpdatedOnAStreamBehindItsReduction) {
   EXPECT_EQ(seen.size(), 2U);
 }
 
+TEST(BucketUpdates, R26OfAStepThatBrokeItIsKnownWhetherABucketWasUpdated) {
+  ReducerParts parts;
+  BucketUpdates updates(parts.state);
+  updates.use("on_bucket_ready()", [](ReducedBucket const&) {});
+  EXPECT_FALSE(updates.have_begun());
+  updates.run(0);
+  updates.wait();
+  EXPECT_TRUE(updates.have_begun());
+  ++parts.state.step.number;  // the step is done
+  EXPECT_FALSE(updates.have_begun());
+  parts.comm_stream.enqueue([] { throw Error(ErrorCode::io, "a lost rank"); });
+  updates.run(0);
+  EXPECT_THROW(updates.wait(), Error);
+  EXPECT_FALSE(updates.have_begun()) << "an update behind what failed does not run";
+}
+
 }  // namespace
 }  // namespace ddp::testing
