@@ -20,6 +20,10 @@ namespace {
 constexpr std::chrono::milliseconds kTimeToGiveUp{2000};
 constexpr std::chrono::milliseconds kTimeToTidy{60000};
 
+// Of a wait for other ranks, after which a writer looks whether it is given up. Perhaps nobody comes any
+// more: when the World was rebuilt meanwhile, the others have given up too.
+constexpr std::chrono::milliseconds kBetweenLooks{100};
+
 constexpr int kWell = -1;  // in place of an ErrorCode
 
 // What this rank tells the others: the result, or why there is none.
@@ -38,11 +42,25 @@ std::string word_of(std::function<std::string()> const& action) {
 
 }  // namespace
 
+std::vector<std::string> CheckpointGroup::exchange(std::string_view what, std::string_view word,
+                                                   std::atomic<bool> const* given_up) const {
+  Deadline const deadline = Deadline::after(timeout);
+  for (;;) {
+    bool const is_last = given_up == nullptr || deadline.remaining() <= kBetweenLooks;
+    try {
+      return control->all_gather(text(name, what), word, members,
+                                 is_last ? deadline : Deadline::after(kBetweenLooks));
+    } catch (CommError const& error) {
+      if (error.code() != ErrorCode::timeout || is_last || *given_up) throw;
+    }
+  }
+}
+
 CheckpointGroup::Outcome CheckpointGroup::on_all(std::string const& what,
-                                                 std::function<std::string()> const& action) const {
+                                                 std::function<std::string()> const& action,
+                                                 std::atomic<bool> const* given_up) const {
   Outcome outcome;
-  for (std::string const& said :
-       control->all_gather(name + what, word_of(action), members, Deadline::after(timeout))) {
+  for (std::string const& said : exchange(what, word_of(action), given_up)) {
     int code = kWell;
     std::string words;
     if (!(RecordReader(said) >> code >> words)) {
@@ -130,7 +148,7 @@ struct CheckpointWriter::Shared {
     std::optional<DurableFile> divided;  // rank 0's
     CheckpointGroup::Outcome so_far;
     auto const all = [&](char const* what, std::function<std::string()> const& action) {
-      if (!so_far.failure) so_far = task.group.on_all(what, action);
+      if (!so_far.failure) so_far = task.group.on_all(what, action, &cancelled);
     };
     if (task.divided) all("/begun", [&] { return begin_divided(divided); });
     std::string const unfinished = task.divided && !so_far.failure ? so_far.results.front() : "";

@@ -1,11 +1,13 @@
 // The thread that writes one checkpoint to the disk, together with those of the other ranks.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/folder.hpp"
@@ -31,8 +33,13 @@ struct CheckpointGroup {
     std::optional<Failure> failure;    ///< of the first rank that failed
   };
   /// Calls `action` on every rank. The outcome is the same on all of them. Throws CommError if a rank does
-  /// not come.
-  [[nodiscard]] Outcome on_all(std::string const& what, std::function<std::string()> const& action) const;
+  /// not come, soon if `given_up` is set meanwhile.
+  [[nodiscard]] Outcome on_all(std::string const& what, std::function<std::string()> const& action,
+                               std::atomic<bool> const* given_up = nullptr) const;
+
+ private:
+  [[nodiscard]] std::vector<std::string> exchange(std::string_view what, std::string_view word,
+                                                  std::atomic<bool> const* given_up) const;
 };
 
 struct CheckpointTask {

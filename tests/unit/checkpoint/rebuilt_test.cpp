@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,6 +97,34 @@ TEST_F(RebuiltCheckpoint, R26ALossWhileOneIsWrittenLeavesTheOldOneOrTheNewOne) {
     });
     EXPECT_THAT(there(), ElementsAre("000001-step-10", "000003-step-20"));
   }
+}
+
+// The other rank has given up when rank 0 has written its part; and nobody is lost, whose waits would end.
+TEST_F(RebuiltCheckpoint, R26AWriterThatWasBehindDoesNotWaitForTheRanksBefore) {
+  using std::chrono::milliseconds;
+  SurvivingRanks ranks(2);
+  ranks.run([&](World& world) {
+    std::vector<float> large(world.rank() == 0 ? std::size_t{16} << 20 : 1);
+    Checkpoint checkpoint(world, folder(), {{}, {}, {{"large", view_of(std::span(large)), {}}}, {}});
+    Replicated alike(world, {});
+    checkpoint.save({.step = 10});
+    if (world.rank() == 0) {
+      std::array const other{Rank{1}};
+      auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+      while (!world.control().waits_of(other).front().ends_with("/written") &&
+             std::chrono::steady_clock::now() < end) {
+        std::this_thread::yield();
+      }
+      world.rebuild(CommError(ErrorCode::aborted, "given up"), alike);
+    } else {
+      world.rebuild(error_of<CommError>([&] { checkpoint.wait(); }), alike);
+    }
+    std::this_thread::sleep_for(milliseconds(700));
+    auto const began = std::chrono::steady_clock::now();
+    EXPECT_THAT(error_of([&] { checkpoint.wait(); }).what(), HasSubstr("was not written"));
+    EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(1500));
+    world.barrier();
+  });
 }
 
 TEST_F(RebuiltCheckpoint, R26AnotherLossBeforeItHasFollowedIsOneMore) {
