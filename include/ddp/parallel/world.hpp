@@ -135,6 +135,9 @@ class World {
   /// The new ranks are 0 to size() - 1 in the order of the old ones, since collectives, samplers and programs
   /// count on that; members() says which ranks of the job they are, as ddp-launch and messages number them.
   ///
+  /// Does nothing, and warns, for the error for which it was rebuilt last: who calls it twice disturbs
+  /// nobody.
+  ///
   /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. Throws
   /// Error(unsupported) without ddp-launch --survive, on a GPU, and where something hangs on this World that
   /// cannot follow: a sub-group, a guard of no_sync(), and, if Replicated was not told how to go back to a

@@ -160,7 +160,7 @@ bool loses_one_of(ControlPlane const& control, std::span<Rank const> members) {
     for (Failure const& lost : control.lost()) {
       if (std::ranges::find(members, lost.ranks.front()) != members.end()) return true;
     }
-    if (deadline.expired()) return false;
+    if (members.empty() || deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
@@ -268,9 +268,15 @@ void take_part(WorldState& state, Replicated const& replicated) {
 
 void World::rebuild(CommError const& error, Replicated& state) {
   if (!is_of_a_lost_rank(error)) throw error;
+  if (state_->rebuilt_for && &state_->rebuilt_for->failure() == &error.failure()) {  // copies share it
+    log(LogLevel::warning, text("World::rebuild(): membership ", membership(),
+                                " has begun for this error already: ", error.what()));
+    return;
+  }
   refuse_what_cannot_follow(*state_, state);
   state_->control->report_failure(error);
   rebuild_until_it_holds(*state_, state, error.what());
+  state_->rebuilt_for = error;
 }
 
 }  // namespace ddp

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ struct WorldState {
   std::unique_ptr<Communicator> communicator;
   std::vector<WorldFollower*> followers;
   int next_object = 0;
+  std::optional<CommError> rebuilt_for;  ///< the error for which rebuild() made this membership
   int exceptions_at_start = std::uncaught_exceptions();
 
   [[nodiscard]] SmPartition const* partition_of(Device asked) const noexcept {

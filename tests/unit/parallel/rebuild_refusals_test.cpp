@@ -2,16 +2,20 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <vector>
 
 #include "ddp/ddp.hpp"
 #include "support/errors.hpp"
 #include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 #include "support/ranks/surviving_ranks.hpp"
 
 namespace ddp::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(WorldRebuild, R26WhatIsNoLossIsThrownAgain) {
@@ -79,6 +83,128 @@ TEST(WorldRebuild, R26AlreadyAtTheStartOneIsWarnedOfWhatCannotFollow) {
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
       HasSubstr("this job could not go on without a lost rank: a sub-group of this World cannot follow it"));
+}
+
+TEST(WorldRebuild, R26ASecondCallForTheSameErrorDisturbsNobody) {
+  SurvivingRanks ranks(3);
+  ranks.run([&](World& world) {
+    Replicated alike(world, {});
+    bool const again = world.rank() == 0;
+    if (world.rank() == 2) ranks.die(world);
+    CommError const error = loss_of(world);
+    world.rebuild(error, alike);
+    if (again) world.rebuild(CommError(error), alike);
+    EXPECT_EQ(world.all_reduce_scalar(1), 2);
+    EXPECT_EQ(world.membership(), 1);
+  });
+}
+
+// A loss like the one before is another error, though it has the same words.
+TEST(WorldRebuild, R26EveryErrorThatIsThrownAnewCounts) {
+  SurvivingRanks ranks(2);
+  ranks.run([&](World& world) {
+    Replicated alike(world, {});
+    for (int time = 1; time <= 2; ++time) {
+      world.rebuild(CommError(ErrorCode::peer_lost, "rank 2 is gone"), alike);
+      EXPECT_EQ(world.membership(), time);
+    }
+  });
+}
+
+TEST(WorldRebuild, R26WhoRebuildsAloneIsNamedToTheOthersAndToldHowManyAreLeft) {
+  SurvivingRanks ranks(3, 2);
+  ranks.run([&](World& world) {
+    ToyModel model({50});
+    DistributedDataParallel ddp(world, model.parameters());
+    Replicated alike(world, {});
+    if (world.rank() == 0) {
+      CommError const own(ErrorCode::timeout, "this rank lost its patience");
+      Error const error = error_of([&] { world.rebuild(own, alike); });
+      EXPECT_EQ(error.code(), ErrorCode::invalid_state);
+      EXPECT_THAT(error.what(), HasSubstr("1 of 3 ranks is left, and --min-ranks is 2"));
+      return;
+    }
+    CommError const error = error_of<CommError>([&] {
+      for (;;) {
+        mark_all(ddp);
+        ddp.synchronize();
+      }
+    });
+    EXPECT_EQ(error.code(), ErrorCode::aborted);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0"));
+    EXPECT_THAT(error.what(), HasSubstr("lost its patience"));
+    ranks.die(world);  // as the error is not caught
+  });
+}
+
+// The others wait for rank 1 no longer than the timeout.
+TEST(WorldRebuild, R26WhoSwallowsTheErrorGetsItAgainUntilTheOthersHaveWaitedLongEnough) {
+  SurvivingRanks ranks(4);
+  std::atomic<int> went_on{0};
+  ranks.run(
+      [&](World& world) {
+        ToyModel model({50});
+        DistributedDataParallel ddp(world, model.parameters());
+        Replicated alike(world, {});
+        auto const step = [&] {
+          mark_all(ddp);
+          ddp.synchronize();
+        };
+        bool const swallows = world.rank() == 1;
+        if (world.rank() == 3) ranks.die(world);
+        CommError const loss = error_of<CommError>(step);
+        if (!swallows) {
+          world.rebuild(loss, alike);
+          step();
+          EXPECT_THAT(world.members(), ElementsAre(Rank{0}, Rank{2}));
+          ++went_on;
+          return;
+        }
+        while (went_on < 2) {
+          EXPECT_THAT(loss_of(world).what(), HasSubstr("rank 3"));
+          EXPECT_THAT(error_of(step).what(), HasSubstr("failed before and cannot be used any more: "));
+        }
+        CommError const late = error_of<CommError>([&] { world.rebuild(loss, alike); });
+        EXPECT_THAT(late.what(), HasSubstr("rank 1 did not come to rebuild() by the deadline of the others"));
+      },
+      std::chrono::milliseconds(300));
+}
+
+// Between the parts of a backward pass, where a program reads its loss.
+TEST(WorldRebuild, R26InTheMiddleOfAStepWhatIsMarkedIsForgotten) {
+  for (bool const in_graph : {false, true}) {
+    SurvivingRanks ranks(3);
+    ranks.run([&](World& world) {
+      int const old = world.rank().value();
+      ToyModel model({300, 7}, old);
+      DistributedDataParallel ddp(world, model.parameters(), {.bucket_bytes = Bytes{64}});
+      int position = 0;
+      Replicated alike(world, {&position});
+      auto const step = [&] {
+        model.clear_gradients();
+        model.fill_gradients(world.rank().value());
+        ddp.gradient_ready(1);
+        if (old == 1 && position == 2) ranks.die(world);
+        static_cast<void>(world.all_reduce_scalar(1));
+        ddp.gradient_ready(0);
+        ddp.synchronize();
+        EXPECT_EQ(model.gradients[1][3], ToyModel::average_gradient(1, 3, world.size()));
+        ++position;
+      };
+      auto const step_or_rebuild = [&] {
+        try {
+          step();
+        } catch (CommError const& error) {
+          world.rebuild(error, alike);
+        }
+      };
+      StepGraph graph(ddp, step_or_rebuild);
+      while (position < 5) in_graph ? static_cast<void>(graph.run()) : step_or_rebuild();
+      EXPECT_EQ(world.size(), 2);
+      EXPECT_EQ(ddp.steps(), 5U);
+      world.barrier();
+    });
+  }
 }
 
 }  // namespace
