@@ -80,7 +80,9 @@ bool left_early(RankOutcome const& outcome, std::size_t size) {
 }
 
 std::size_t ended_well(std::span<RankOutcome const> outcomes) {
-  return static_cast<std::size_t>(std::ranges::count_if(outcomes, exited_well));
+  return static_cast<std::size_t>(std::ranges::count_if(outcomes, [](RankOutcome const& each) {
+    return exited_well(each) && !each.newcomer && !ignored_a_loss(each);
+  }));
 }
 
 bool failed(RankOutcome const& outcome) {
@@ -110,6 +112,11 @@ bool is_consequence(RankOutcome const& outcome) {
 
 bool left_with_an_error(RankOutcome const& outcome) {
   return exited_well(outcome) && outcome.left && outcome.error && !is_consequence(outcome);
+}
+
+bool ignored_a_loss(RankOutcome const& outcome) {
+  return exited_well(outcome) && outcome.error && follows_another(outcome.error->failure) &&
+         outcome.error->failure.manner != Failure::Manner::left;
 }
 
 std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
@@ -181,7 +188,7 @@ std::string describe_end(RankOutcome const& outcome, std::size_t size) {
   if (left_early(outcome, size)) {
     return "left before the others: it exited with code 0 without leaving the group";
   }
-  return text("exited with code ", outcome.exit_code,
+  return text("exited with code ", outcome.exit_code, outcome.newcomer ? " before it took part" : "",
               left_with_an_error(outcome) ? " in the middle of what others were in" : "");
 }
 

@@ -73,7 +73,7 @@ struct RankOutcome {
   std::string err_problem = {};
 };
 
-/// How many have ended with 0.
+/// How many have ended with 0, but for newcomers and those that ignored_a_loss().
 [[nodiscard]] std::size_t ended_well(std::span<RankOutcome const> outcomes);
 
 /// A signal, a code other than 0, or no word of its end.
@@ -93,6 +93,10 @@ struct RankOutcome {
 /// Whether it reported an error that follows from no other, and then left in order and exited with 0, as when
 /// exit() destroys a World in a global object. That is no failure, unless others fail because of it.
 [[nodiscard]] bool left_with_an_error(RankOutcome const& outcome);
+
+/// Whether it heard that others were lost, went on without World::rebuild(), and exited with 0 all the same.
+/// Under --survive it has not done the job's work.
+[[nodiscard]] bool ignored_a_loss(RankOutcome const& outcome);
 
 /// The first of these that exists, of ranks without which the others have not gone on: the first failure that
 /// does not say that it follows from another; the first rank that left_with_an_error() or left_early(); the

@@ -116,13 +116,15 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   }
 }
 
+bool ignored(RankOutcome const& rank, JobOutcome const& job) { return job.min_ranks && ignored_a_loss(rank); }
+
 /// `self`, if not empty, is what to call the rank in its reported error.
 std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job, std::string_view self = {}) {
   if (!rank.ended && !rank.unheard) return "did not end even after SIGKILL";
   if (rank.stopped.empty() && rank.killed_by_launcher && !rank.unneeded && rank.signal != 0) {
     return "was still running and was killed by ddp-launch";
   }
-  return text(describe_end(rank, job.ranks.size()),
+  return text(describe_end(rank, job.ranks.size()), ignored(rank, job) ? " without World::rebuild()" : "",
               rank.error ? text(": ", rank.error->code, rank.error->code.empty() ? "" : ": ",
                                 first_line(to_string(rank.error->failure, self)))
                          : std::string{});
@@ -177,7 +179,8 @@ void add_losses(Lines& lines, JobOutcome const& job) {
   std::vector<RankOutcome> all = job.lost;
   all.insert(all.end(), job.ranks.begin(), job.ranks.end());
   for (RankOutcome const& rank : all) {
-    if (!rank.survived && !(survived(job) && failed(rank))) continue;
+    bool const is_loss = failed(rank) || rank.newcomer || ignored_a_loss(rank);
+    if (!rank.survived && !(survived(job) && is_loss)) continue;
     lines.add("went on without ", describe_rank(rank), ", which ", describe_consequence(rank, job));
     if (rank.killed_by_launcher) continue;
     if (std::string const words = words_about_memory(rank); !words.empty()) lines.add("  ", words);
@@ -260,7 +263,7 @@ std::string report(JobOutcome const& job) {
     bool const is_cause = cause && &rank == &job.ranks[*cause];
     bool const is_rank = rank.title.empty() && (rank.pid >= 0 || rank.unheard);  // one that was started
     bool const is_loss = rank.survived || survived(job);
-    bool const amiss = is_rank && (!rank.ended || (failed(rank) && !is_loss));
+    bool const amiss = is_rank && (!rank.ended || (!is_loss && (failed(rank) || ignored(rank, job))));
     if (amiss && !is_cause && !obeyed(rank, job)) consequences.push_back(&rank);
   }
   if (!cause) {

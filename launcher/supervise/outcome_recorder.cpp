@@ -92,7 +92,8 @@ std::size_t OutcomeRecorder::members() const noexcept {
 }
 
 bool OutcomeRecorder::is_ending() const noexcept {
-  return std::ranges::any_of(only_ranks(*this), &RankOutcome::left);
+  return std::ranges::any_of(only_ranks(*this),
+                             [](RankOutcome const& rank) { return rank.left && !rank.newcomer; });
 }
 
 /// how_stopped() of its process, if that is on this host, or of the process that joined.
@@ -149,7 +150,7 @@ void OutcomeRecorder::rebuilt(Membership const& membership) {
     bool const is_lost = outcome.ended && (launcher::failed(outcome) || !outcome.left);
     if (outcome.late || is_lost) {
       outcome.survived = true;
-    } else if (!outcome.ended) {
+    } else if (!outcome.ended && !outcome.left) {
       outcome.error.reset();
       outcome.stopped.clear();
       outcome.first_trouble = {};

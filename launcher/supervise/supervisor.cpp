@@ -269,7 +269,8 @@ void Supervisor::tell_ranks_of(RankOutcome const& ended) {
 
 void Supervisor::judge_end(std::size_t place, std::size_t still_running) {
   RankOutcome const& outcome = outcomes_.ranks()[place];
-  if (!failed(outcome)) return;
+  bool const did_not_come = outcome.newcomer && outcomes_.members() > 0 && !termination_.begun();
+  if (!failed(outcome) && !did_not_come) return;
   outcomes_.failed(place, Clock::now());
   if (goes_on_without(outcome, still_running)) return;
   if (!outcome.killed_by_launcher) output_.silence_mpirun();  // it tells of the same

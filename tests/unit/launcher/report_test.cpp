@@ -10,6 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using Manner = Failure::Manner;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -378,6 +379,29 @@ TEST(Report, R26WhoLeftEarlyAndWasNeededIsALossToo) {
   EXPECT_EQ(report(job),
             "[ddp-launch] went on without rank 1 (pid 101, cpu:0), which left before the others: it exited "
             "with code 0 without leaving the group\n");
+}
+
+TEST(Report, R26WhoIgnoresALossAndExitsWithZeroHasNotEndedWell) {
+  JobOutcome job = job_of(3);
+  job.min_ranks = 1;
+  job.ranks[2].signal = SIGKILL;
+  for (int const r : {0, 1}) {
+    job.ranks[static_cast<std::size_t>(r)].joined = job.ranks[static_cast<std::size_t>(r)].left = true;
+  }
+  ReportedError const loss{
+      {.code = ErrorCode::peer_lost, .manner = Failure::Manner::killed, .ranks = {Rank{2}}, .status = 9}};
+  job.ranks[0].error = loss;
+  EXPECT_EQ(job_exit_code(job), 0) << "rank 1 went on";
+  EXPECT_THAT(report(job),
+              HasSubstr("went on without rank 0 (pid 100, cpu:0), which exited with code 0 without "
+                        "World::rebuild(): peer_lost: rank 2 died"));
+  job.ranks[1].error = loss;
+  EXPECT_EQ(job_exit_code(job), 137);
+  EXPECT_THAT(report(job),
+              AllOf(HasSubstr("first cause: rank 2 (pid 102, cpu:0) on host was killed by signal 9"),
+                    HasSubstr("ranks 0-1: each exited with code 0 without World::rebuild(): ")));
+  job.ranks[1].error->failure.manner = Failure::Manner::left;
+  EXPECT_EQ(job_exit_code(job), 0) << "its data ended later than that of others";
 }
 
 TEST(Report, R26WithTooFewThatEndWellTheCauseIsALaterFailure) {

@@ -252,6 +252,18 @@ TEST_F(RecordedOutcomes, R26WhenTheOthersGoOnALossIsNoCauseAndWhatTheySaidOfItIs
   EXPECT_EQ(first_cause(recorder.ranks()), std::size_t{0});
 }
 
+TEST_F(RecordedOutcomes, R26WhatARankSaidThatLeftBeforeTheOthersWentOnIsKept) {
+  OutcomeRecorder recorder = start(3);
+  recorder.ended(2, {.signal = SIGKILL}, false, at(1ms));
+  recorder.take(error(0, ErrorCode::peer_lost), at(2ms));
+  recorder.take({.kind = Kind::left, .rank = Rank{0}}, at(3ms));
+  recorder.take({.kind = Kind::rebuilt, .rank = Rank{1}, .membership = {1, {Rank{1}}}}, at(4ms));
+  recorder.ended(0, {}, false, at(5ms));
+  recorder.ended(1, {}, false, at(6ms));
+  EXPECT_TRUE(ignored_a_loss(recorder.ranks()[0]));
+  EXPECT_EQ(ended_well(recorder.ranks()), 1U);
+}
+
 TEST_F(RecordedOutcomes, R26WhoCameTooLateToARebuildSaysSo) {
   OutcomeRecorder recorder = start(3);
   recorder.take({.kind = Kind::late, .rank = Rank{1}}, at(1ms));
