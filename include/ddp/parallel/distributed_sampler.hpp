@@ -23,6 +23,9 @@ struct Batch {
   std::size_t real = 0;  ///< the first `real` of them count; the rest is padding, for weight 0
   std::size_t step = 0;  ///< within the epoch
 
+  /// Runs of at most `most` samples, in order, for micro-steps: one, without samples, of a batch without any.
+  /// Throws Error(invalid_argument) for `most` 0.
+  [[nodiscard]] std::vector<Batch> parts(std::size_t most) const;
   /// Samples of the batch on this rank.
   [[nodiscard]] std::size_t size() const noexcept { return indices.size(); }
   [[nodiscard]] auto begin() const noexcept { return indices.begin(); }       ///< Of the indices.
@@ -69,6 +72,7 @@ class DistributedSampler {
   /// The steps of this epoch with `batch` samples over all ranks together, split so that sizes differ by at
   /// most one (a rank may get none): the union of the shards is the same for any number of ranks. Use each
   /// shard's size as the step's weight. With Tail::pad the last batch just stays smaller: nothing is padded.
+  /// Shards grow when ranks are lost: Batch::parts() keeps what is computed at once as it was.
   [[nodiscard]] std::vector<Batch> global_batches(std::size_t batch);
 
  private:

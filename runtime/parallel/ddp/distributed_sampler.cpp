@@ -40,6 +40,16 @@ void check_batch(std::size_t batch) {
 
 }  // namespace
 
+std::vector<Batch> Batch::parts(std::size_t most) const {
+  check_batch(most);
+  std::vector<Batch> all;
+  for (std::size_t at = 0; at < size() || all.empty(); at += most) {
+    std::size_t const length = std::min(most, size() - at);
+    all.push_back({indices.subspan(at, length), std::min(length, real - std::min(real, at)), step});
+  }
+  return all;
+}
+
 DistributedSampler::DistributedSampler(std::size_t dataset_size, World const& world, Options options)
     : DistributedSampler(dataset_size, WorldAccess::state(world).place, options) {}
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 #include <set>
 
 #include "ddp/parallel/distributed_sampler.hpp"
@@ -134,6 +135,58 @@ TEST(DistributedSampler, R21StepsAfterAResumeGoOnCounting) {
   mine.resume_at(6);
   EXPECT_EQ(mine.batches(2).front().step, 1U);
   EXPECT_EQ(mine.global_batches(3).front().step, 2U);
+}
+
+// Each stretch of steps is one of a membership; the step after it breaks, and is done again by the next.
+TEST(DistributedSampler, R26EachSampleIsUsedOnceInAnEpochWhoeverIsLostAndJoins) {
+  std::mt19937 random(26);
+  auto const choose = [&](std::size_t low, std::size_t high) {
+    return std::uniform_int_distribution<std::size_t>(low, high)(random);
+  };
+  for (int trial = 0; trial < 500; ++trial) {
+    std::size_t const samples = choose(1, 200);
+    std::size_t const batch = choose(1, 20);
+    bool const global = choose(0, 1) == 1;
+    std::vector<int> used(samples);
+    for (std::size_t position = 0; position < samples;) {
+      int const size = static_cast<int>(choose(1, 6));
+      std::size_t done = SIZE_MAX;
+      std::size_t taken = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        auto mine = sampler(samples, rank, size, {.seed = 3});
+        mine.set_epoch(static_cast<std::uint64_t>(trial));
+        mine.resume_at(position);
+        auto const steps = global ? mine.global_batches(batch) : mine.batches(batch);
+        if (rank == 0) done = choose(0, steps.size());
+        ASSERT_LE(done, steps.size()) << "as many steps on every rank";
+        for (std::size_t step = 0; step < done; ++step) {
+          for (Batch const& part : steps[step].parts(choose(1, 9))) {
+            taken += part.real;
+            for (std::size_t i = 0; i < part.real; ++i) ++used[part.indices[i]];
+          }
+        }
+      }
+      position += taken;
+    }
+    ASSERT_EQ(std::count(used.begin(), used.end(), 1), static_cast<std::ptrdiff_t>(samples)) << trial;
+  }
+}
+
+TEST(DistributedSampler, R26PartsOfABatchAreItsSamplesInOrder) {
+  auto last = sampler(10, 1, 2, {.shuffle = false});
+  auto const batch = last.batches(7).back();  // samples 7 to 9, and 4 of padding
+  auto const parts = batch.parts(2);
+  ASSERT_EQ(parts.size(), 4U);
+  std::vector<std::size_t> all;
+  for (Batch const& part : parts) all.insert(all.end(), part.begin(), part.end());
+  EXPECT_TRUE(std::equal(all.begin(), all.end(), batch.begin(), batch.end()));
+  EXPECT_EQ(parts[0].real, 2U);
+  EXPECT_EQ(parts[1].real, 1U);
+  EXPECT_EQ(parts[2].real, 0U);
+  EXPECT_EQ(parts[3].size(), 1U);
+  EXPECT_EQ(batch.parts(SIZE_MAX).size(), 1U);
+  EXPECT_EQ(Batch{}.parts(3).size(), 1U) << "every rank takes part in the step";
+  EXPECT_THROW(static_cast<void>(batch.parts(0)), Error);
 }
 
 TEST(DistributedSampler, BatchesStayValidUntilTheNextEpoch) {
