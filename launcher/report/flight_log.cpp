@@ -114,14 +114,15 @@ std::optional<std::string> first_difference(std::span<RankFlight const> ranks) {
   return found->words;
 }
 
-std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks, std::int64_t now_us) {
+std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks, std::int64_t now_us,
+                                          std::int64_t since_us) {
   std::optional<Straggling> longest;
   for (auto const& [name, calls] : sort(ranks)) {
     std::uint64_t reached = std::numeric_limits<std::uint64_t>::max();  // by everybody
     for (auto const& [rank, mine] : calls)
       reached = std::min(reached, mine.empty() ? 0 : mine.rbegin()->first);
     Meeting const at = meeting(calls, reached + 1);
-    if (at.there.empty() || at.missing.empty()) continue;
+    if (at.there.empty() || at.missing.empty() || at.first_us < since_us) continue;
     std::chrono::microseconds const waited(now_us - at.first_us);
     if (longest && waited <= longest->waited) continue;
     longest = Straggling{

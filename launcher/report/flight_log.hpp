@@ -33,8 +33,9 @@ struct Straggling {
 };
 
 /// The longest wait at present, among ranks that run; `now_us` as FlightRecorder::Entry::time_us. If the CPU
-/// threads run ahead of their GPUs, it is the wait between CPU threads.
+/// threads run ahead of their GPUs, it is the wait between CPU threads. Waits that began before `since_us`
+/// are over, though a membership has ended in the middle of them.
 [[nodiscard]] std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks,
-                                                        std::int64_t now_us);
+                                                        std::int64_t now_us, std::int64_t since_us = 0);
 
 }  // namespace ddp::launcher

@@ -48,6 +48,7 @@ OutcomeRecorder::OutcomeRecorder(Plan const& plan, std::string directory, EventL
 RankOutcome& OutcomeRecorder::add(Rank rank) {
   RankOutcome& outcome = ranks_.emplace_back();
   outcome.rank = rank;
+  membership_.push_back(rank);
   if (plan_.log_dir) {
     outcome.out_file = text(*plan_.log_dir, "/rank", rank, ".out");
     outcome.err_file = text(*plan_.log_dir, "/rank", rank, ".err");
@@ -158,6 +159,8 @@ void OutcomeRecorder::rebuilt(Membership const& membership) {
     }
     if (std::ranges::find(membership.ranks, outcome.rank) != membership.ranks.end()) outcome.newcomer = false;
   }
+  membership_ = membership.ranks;
+  went_on_ = std::chrono::system_clock::now();
   events_.rebuild(membership);
 }
 

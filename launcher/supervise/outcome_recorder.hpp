@@ -35,6 +35,10 @@ class OutcomeRecorder {
   void replaced(PlannedRank const& rank, pid_t pid);
   /// Those whose place a new process has taken, in the order of their ends.
   [[nodiscard]] std::vector<RankOutcome> const& lost() const noexcept { return lost_; }
+  /// The ranks that take part: all, until others have gone on without some.
+  [[nodiscard]] std::vector<Rank> const& membership() const noexcept { return membership_; }
+  /// When they last went on so.
+  [[nodiscard]] std::chrono::system_clock::time_point went_on() const noexcept { return went_on_; }
   /// How many ranks run and take part, and whether they have begun to end.
   [[nodiscard]] std::size_t members() const noexcept;
   [[nodiscard]] bool is_ending() const noexcept;
@@ -88,6 +92,8 @@ class OutcomeRecorder {
   EventLog& events_;
   std::vector<RankOutcome> ranks_;
   std::vector<RankOutcome> lost_;
+  std::vector<Rank> membership_;
+  std::chrono::system_clock::time_point went_on_{};
   OomLooks oom_looks_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <span>
 #include <string>
 
@@ -22,9 +23,9 @@ class ProgressMonitor {
       : plan_(plan), recordings_(recordings), outcomes_(outcomes), console_(console) {}
 
   [[nodiscard]] Clock::time_point next() const noexcept { return next_; }
-  /// If it is time: notes how far the ranks are. If `all_run`, says which rank others have long waited for,
-  /// once for each such wait, and every 10 s how fast the job is, where steps are measured
-  /// (Options::statistics).
+  /// If it is time: notes how far the ranks are. If `all_run` that take part, says which rank others have
+  /// long waited for, once for each such wait, and every 10 s, and when others have gone on, how fast the job
+  /// is, where steps are measured (Options::statistics).
   void look(bool all_run, Clock::time_point now);
   /// Notes how far a rank was that has ended.
   void look_at(Rank rank) { static_cast<void>(note({rank, recordings_.read(rank)})); }
@@ -43,7 +44,8 @@ class ProgressMonitor {
   Clock::time_point next_{};
   Clock::time_point next_warning_{};
   Clock::time_point next_pace_{};
-  std::string straggling_;  ///< the wait that was warned of last
+  std::size_t told_of_ = 0;  ///< ranks, in the last pace
+  std::string straggling_;   ///< the wait that was warned of last
 };
 
 }  // namespace ddp::launcher

@@ -162,9 +162,9 @@ void Supervisor::end_newcomers() {
   }
 }
 
-/// Whether all ranks run: otherwise a missing rank is not late, but gone or ending.
+/// Whether all ranks that take part run: otherwise a missing rank is not late, but gone or ending.
 bool Supervisor::all_is_well() const {
-  return !options_.quiet && !termination_.begun() && outcomes_.members() == number_of_ranks();
+  return !options_.quiet && !termination_.begun() && outcomes_.members() == outcomes_.membership().size();
 }
 
 /// Whether a rank behind the mpirun that has ended may still be heard of.

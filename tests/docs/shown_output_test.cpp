@@ -80,6 +80,8 @@ std::vector<std::string> printed_lines() {
   run(training(3, "slow", {"--no-log-files"}), {"DDP_LOG=info"});
   run(training(3, "stop", {"--no-log-files", "--failure-grace", "1"}), {"DDP_TIMEOUT=1.5"});
   run(training(2, "slow-steps", {"--no-log-files"}), {"DDP_STATISTICS=statistics"});
+  run({"--survive", "--cpus", "4", "--no-log-files", "--", DDP_SURVIVING_RANK, "other-program", "none"},
+      {"DDP_STATISTICS=statistics"});
   run(shell_ranks(2, "[ $RANK = 1 ] && { echo words >&2; kill -KILL $$; }; exec sleep 60",
                   {"--failure-grace", "0"}));
   return printed;

@@ -268,6 +268,42 @@ TEST_F(SurvivingTraining, R26ANewProcessOfAnotherModelSaysHowItDiffersAndTheOthe
   EXPECT_THAT(job.out(), ContainsRegex("final: test accuracy [0-9.]+, 3 ranks"));
 }
 
+TEST_F(SurvivingTraining, R26PaceStatisticsAndTracesTellOfALoss) {
+  fs::path const statistics = folder_.path() / "statistics";
+  fs::path const traces = folder_.path() / "traces";
+  LaunchedJob job(surviving(), {.environment = {text("DDP_STATISTICS=", statistics.string()),
+                                                text("DDP_TRACE=", traces.string())}});
+  ASSERT_TRUE(job.shows("ms a step; the slowest is rank"));
+  send_to_rank(job, "train_mlp", 2, SIGKILL);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              ContainsRegex("\\[ddp-launch\\] step [0-9]+, 3 of 4 ranks, [0-9.]+ ms a step; the slowest "
+                            "is rank [013] \\(cpu:0\\), for which others wait"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("is late")));
+  auto const steps_of = [&](std::string const& name) {
+    std::vector<nlohmann::json> steps;
+    for (std::string const& line : lines(read_file(statistics / name)))
+      steps.push_back(nlohmann::json::parse(line));
+    return steps;
+  };
+  auto const changes = changes_in(job.out());
+  ASSERT_EQ(changes.size(), 1U) << job.out();
+  auto const before = steps_of("rank3.ddp-0.jsonl");
+  auto const after = steps_of("rank3.ddp-@1-0.jsonl");
+  ASSERT_FALSE(after.empty());
+  EXPECT_EQ(before.front().at("ranks"), (nlohmann::json{0, 1, 2, 3}));
+  EXPECT_EQ(before.back().at("membership"), 0);
+  EXPECT_EQ(after.front().at("ranks"), (nlohmann::json{0, 1, 3}));
+  EXPECT_EQ(after.front().at("step"), changes[0].step);
+  EXPECT_EQ(after.back().at("membership"), 1);
+  EXPECT_EQ(after.back().at("step"), 2999);
+  EXPECT_FALSE(steps_of("rank2.ddp-0.jsonl").empty()) << "until a second before its end, in whole lines";
+  auto const traced = nlohmann::json::parse(read_file(traces / "rank0.json")).at("traceEvents");
+  EXPECT_TRUE(std::ranges::any_of(
+      traced, [](auto const& event) { return event.at("name") == "rebuild(): ranks 0, 1, 3"; }));
+  EXPECT_TRUE(nlohmann::json::parse(read_file(traces / "rank2.json")).contains("traceEvents"));
+}
+
 TEST_F(SurvivingTraining, R26AStoppedRankIsNamedByTheDeadlineAndEnded) {
   LaunchedJob job(surviving(), {.environment = {"DDP_TIMEOUT=1"}});
   ASSERT_TRUE(job.shows("epoch  1/12"));

@@ -15,7 +15,8 @@ namespace DDP_EXPORT ddp {
 /// streams, in milliseconds: on a GPU the GPU's. With parameters on several devices forward, backward and
 /// exposed are those of the first one.
 struct StepStatistics {
-  std::uint64_t step = 0;  ///< counted from 0, as in messages of errors
+  /// Counted from 0, as in messages of errors; these begin anew when the World is rebuilt.
+  std::uint64_t step = 0;
   /// From the end of the step before to the end of this one; nullopt if that step was not measured, and after
   /// a rebuild of the buckets.
   std::optional<double> step_ms{};

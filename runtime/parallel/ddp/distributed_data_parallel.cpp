@@ -191,7 +191,8 @@ std::unique_ptr<StatisticsReport> DistributedDataParallel::report_of(std::string
   World const& here = engine_->world;
   std::vector<Rank> const members(here.members().begin(), here.members().end());
   Rank const me = members[here.rank().index()];
-  return std::make_unique<StatisticsReport>(members, statistics_file(here.options().statistics, me, name));
+  return std::make_unique<StatisticsReport>(members, statistics_file(here.options().statistics, me, name),
+                                            here.membership(), engine_->parts.reducer ? steps() : 0);
 }
 
 void DistributedDataParallel::build(Parts& parts, std::string const& name, std::vector<Parameter> parameters,

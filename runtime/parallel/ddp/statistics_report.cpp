@@ -13,8 +13,13 @@
 
 namespace ddp {
 
-StatisticsReport::StatisticsReport(std::vector<Rank> members, std::string file)
-    : members_(std::move(members)), file_(std::move(file)), late_ms_(members_.size()) {
+StatisticsReport::StatisticsReport(std::vector<Rank> members, std::string file, int membership,
+                                   std::uint64_t steps_before)
+    : members_(std::move(members)),
+      file_(std::move(file)),
+      membership_(membership),
+      steps_before_(steps_before),
+      late_ms_(members_.size()) {
   if (file_.empty()) return;
   std::error_code failure;
   std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), failure);
@@ -31,6 +36,7 @@ StatisticsReport::StatisticsReport(std::vector<Rank> members, std::string file)
 void StatisticsReport::add(std::vector<StepStatistics> steps) {
   std::lock_guard const lock(mutex_);
   for (StepStatistics& step : steps) {
+    step.step += steps_before_;
     if (!file_.empty()) write(step);
     if (step.step_ms && step.late_ms.size() > 1) {
       steps_ += 1;
@@ -42,7 +48,7 @@ void StatisticsReport::add(std::vector<StepStatistics> steps) {
 }
 
 void StatisticsReport::write(StepStatistics const& step) {
-  nlohmann::ordered_json line{{"step", step.step}};
+  nlohmann::ordered_json line{{"step", step.step}, {"membership", membership_}};
   line["step_ms"] = step.step_ms ? nlohmann::ordered_json(*step.step_ms) : nullptr;
   line["forward_ms"] = step.forward_ms ? nlohmann::ordered_json(*step.forward_ms) : nullptr;
   line["backward_ms"] = step.backward_ms;
@@ -55,14 +61,16 @@ void StatisticsReport::write(StepStatistics const& step) {
   if (!step.late_ms.empty()) line["late_ms"] = step.late_ms;
   if (step.order != order_) {  // long, and nearly always as before
     line["order"] = step.order;
+    line["ranks"] = nlohmann::ordered_json::array();
+    for (Rank const rank : members_) line["ranks"].push_back(rank.value());
     order_ = step.order;
   }
-  out_ << line << '\n';
+  lines_ += line.dump() + '\n';
 }
 
 void StatisticsReport::flush() {
   std::lock_guard const lock(mutex_);
-  if (file_.empty() || out_.flush()) return;
+  if (file_.empty() || (out_ << std::exchange(lines_, {})).flush()) return;
   log(LogLevel::warning,
       text("statistics are not written any more: ", file_, ": ", std::generic_category().message(errno)));
   file_.clear();

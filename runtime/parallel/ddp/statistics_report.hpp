@@ -1,6 +1,7 @@
 // Where the statistics of steps go: to the program, into a file, to ddp-launch (R20).
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,11 +17,15 @@ namespace ddp {
 /// Any thread.
 class StatisticsReport {
  public:
-  /// `members`: ranks of the whole job. `file`: gets a line of JSON for each step; "" for none. Throws
-  /// Error(io) if it cannot be opened, and makes its folder.
-  StatisticsReport(std::vector<Rank> members, std::string file);
+  /// `members`: ranks of the whole job, in this membership. `file`: gets a line of JSON for each step; "" for
+  /// none. `steps_before`: of earlier memberships. Throws Error(io) if the file cannot be opened, and makes
+  /// its folder.
+  StatisticsReport(std::vector<Rank> members, std::string file, int membership = 0,
+                   std::uint64_t steps_before = 0);
+  ~StatisticsReport() { flush(); }
 
   void add(std::vector<StepStatistics> steps);
+  /// Until then lines are kept, so that a process that is killed leaves whole ones.
   void flush();
   /// The last one that was added.
   [[nodiscard]] std::optional<StepStatistics> newest() const;
@@ -33,6 +38,9 @@ class StatisticsReport {
   mutable std::mutex mutex_;
   std::vector<Rank> members_;
   std::string file_;
+  int membership_;
+  std::uint64_t steps_before_;
+  std::string lines_;  // that are not in the file yet
   OwnFileStream out_;
   std::vector<std::size_t> order_;  // the last one written
   std::optional<StepStatistics> newest_;

@@ -208,7 +208,12 @@ void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector
   state.newcomer = false;
   if (back) replicated.go_back()();
   state.going_back = false;
-  std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - began;
+  auto const end = std::chrono::steady_clock::now();
+  if (state.trace) {
+    auto const track = state.trace->add_track(text("membership ", next.number));
+    state.trace->add({track, text("rebuild(): ranks ", join(members, ", ")), "rebuild", began, end, {}, {}});
+  }
+  std::chrono::duration<double, std::milli> const took = end - began;
   log(LogLevel::info, text("rank ", state.info.rank, " is rank ", state.place->rank, " of ",
                            state.place->size, " in membership ", next.number, ", with the values of ",
                            back ? "a checkpoint" : text("rank ", state.members[ahead]), " after ",

@@ -85,6 +85,8 @@ TEST(FlightLog, WhomOthersWaitForIsNamedWithTheLengthOfTheWait) {
             "rank 1 is late: ranks 0, 2 have called number 3 of world, all_reduce (sum) of f32[3], 3 s ago");
   EXPECT_EQ(find_straggling(ranks, kStart + 8 * kSecond)->key, found->key);
   EXPECT_FALSE(find_straggling(std::vector{flight(0, {1, 2}), flight(1, {1, 2})}, kStart + 90 * kSecond));
+  EXPECT_FALSE(find_straggling(ranks, kStart + 6 * kSecond, kStart + 4 * kSecond)) << "R26: it was given up";
+  EXPECT_TRUE(find_straggling(ranks, kStart + 6 * kSecond, kStart + 3 * kSecond));
 }
 
 TEST(FlightLog, AProcessWritesWhatTheLauncherReads) {

@@ -61,6 +61,8 @@ TEST_F(StatisticsFile, R20HasALineForEachStepOfEachRankAndWrapper) {
     EXPECT_TRUE(lines[0]["forward_ms"].is_null());
     EXPECT_TRUE(lines[0]["step_ms"].is_null());
     EXPECT_EQ(lines[0]["order"], (nlohmann::json{1, 0}));
+    EXPECT_EQ(lines[0]["ranks"], (nlohmann::json{0, 1}));
+    EXPECT_EQ(lines[9]["membership"], 0);
     for (std::size_t i = 0; i < lines.size(); ++i) {
       EXPECT_EQ(lines[i]["step"], i);
       EXPECT_EQ(lines[i]["bytes"], 120);
@@ -106,6 +108,21 @@ TEST_F(StatisticsFile, R20OneThatCannotBeWrittenIsAnErrorOnEveryRankThatNamesIt)
     EXPECT_THAT(message, HasSubstr("taken/rank0.ddp-0.jsonl"));
     EXPECT_THAT(message, HasSubstr("choose a folder that this rank can write (DDP_STATISTICS"));
   });
+}
+
+TEST_F(StatisticsFile, R26SaysTheMembershipItsRanksAndGoesOnCounting) {
+  StatisticsReport report({Rank{0}, Rank{2}}, folder() / "of.jsonl", 3, 41);
+  StepStatistics first = step(0, {});
+  first.order = {1, 0};
+  report.add({first, step(1, {})});
+  EXPECT_EQ(report.newest()->step, 42U);
+  EXPECT_THAT(lines_of("of.jsonl"), SizeIs(0)) << "whole lines, together";
+  report.flush();
+  auto const lines = lines_of("of.jsonl");
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_EQ(lines[0]["ranks"], (nlohmann::json{0, 2}));
+  EXPECT_EQ(lines[1]["step"], 42);
+  EXPECT_EQ(lines[1]["membership"], 3);
 }
 
 TEST(StatisticsReport, R20NamesTheSlowestRankOfTheWholeJobOnceForEachStep) {
