@@ -132,8 +132,9 @@ void train(Options const& options, ddp::World world) {
   std::optional<ddp::libtorch::StepGraph> graph;
   if (options.graph) graph.emplace(model, step_once);
   std::int64_t step = 0;  // so many are done
-  auto const go_on = [&] {
-    while (step < options.steps) {
+  std::optional<ddp::Replicated> alike;
+  if (options.survive) alike = ddp::Replicated(world, {ddp::libtorch::replicated(world, *optimizer), &step});
+  while (step < options.steps) try {
       // Every rank draws the starts of all sequences, by the step's number, and takes its part.
       auto const random =
           at::make_generator<at::CPUGeneratorImpl>(options.seed * 1000003 + static_cast<std::uint64_t>(step));
@@ -149,19 +150,12 @@ void train(Options const& options, ddp::World world) {
       report.after(step, part == 1 ? loss : loss * part, [](double seconds) {
         std::cout << std::setprecision(2) << 1e3 * seconds << " ms a step";
       });
-    }
-  };
-  if (!options.survive) return go_on();
-  ddp::Replicated alike(world, {ddp::libtorch::replicated(world, *optimizer), &step});
-  while (step < options.steps) {
-    try {
-      go_on();
     } catch (ddp::CommError const& error) {
-      world.rebuild(error, alike);
+      if (!alike) throw;
+      world.rebuild(error, *alike);
       if (world.rank() == 0)
         std::cout << "going on with " << world.size() << " ranks after step " << step << std::endl;
     }
-  }
 }
 
 }  // namespace
