@@ -164,7 +164,15 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
   auto const position = [&]() -> ddp::TrainingPosition {
     return {now.steps, now.epoch, now.samples, {{"score", encode(now.sums)}}};
   };
-  auto const go_on = [&]() -> End {
+  std::size_t reached = 0;           // before a loss
+  auto const go_on = [&]() -> End {  // in the membership that has begun
+    if (world.membership() > 0) {
+      static_cast<void>(net.take_score());  // of steps that broke, or are not added up
+      progress = Progress(world.rank() == 0 ? Progress::detect() : Progress::Mode::silent);
+      log = world.rank() == 0 && !options.log_json.empty() ? RunLog(options.log_json, true) : RunLog();
+      std::string const back = now.steps < reached ? ddp::text(", ", reached - now.steps, " steps back") : "";
+      progress.print(ddp::text("going on with ", world.size(), " ranks after step ", now.steps, back));
+    }
     for (; now.epoch <= options.epochs; now = {.epoch = now.epoch + 1, .steps = now.steps}) {
       Stopwatch const watch;
       Standing standing{.epoch = now.epoch, .epochs = options.epochs, .steps = steps};
@@ -227,7 +235,6 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
     return record;
   };
   if (!options.survive) return go_on();
-  bool const is_newcomer = world.is_newcomer();
   std::vector<ddp::Replicated::Part> parts{&now};
   std::function<void()> go_back;
   if (!options.shard) {
@@ -239,21 +246,11 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
     };
   }
   ddp::Replicated alike(world, parts, go_back);
-  auto const begin_anew = [&](std::size_t done) {
-    static_cast<void>(net.take_score());   // of steps that broke, or are not added up
-    bool const first = world.rank() == 0;  // which may be another one
-    progress = Progress(first ? Progress::detect() : Progress::Mode::silent);
-    log = first && !options.log_json.empty() ? RunLog(options.log_json, true) : RunLog();
-    std::string const back = now.steps < done ? ddp::text(", ", done - now.steps, " steps back") : "";
-    progress.print(ddp::text("going on with ", world.size(), " ranks after step ", now.steps, back));
-  };
-  if (is_newcomer) begin_anew(now.steps);
   for (;;) try {
       return go_on();
     } catch (ddp::CommError const& error) {
-      std::size_t const done = now.steps;
+      reached = now.steps;
       world.rebuild(error, alike);
-      begin_anew(done);
     }
 }
 
