@@ -33,7 +33,8 @@ std::vector<Rank> ControlStore::living() const {
 std::optional<Failure> ControlStore::refuse_rebuild(Rank rank) const {
   if (limits_.min_ranks == 0) {
     return refusal(rank, ErrorCode::unsupported,
-                   "this job ends with its first lost rank: to go on, start it with ddp-launch --survive");
+                   "this job ends with its first lost rank: to go on, start it with ddp-launch --survive, or "
+                   "with DDP_MIN_RANKS where another starter lets the other ranks live");
   }
   auto const died =
       std::ranges::count_if(lost_, [](Failure const& lost) { return lost.manner != Failure::Manner::left; });
@@ -44,7 +45,7 @@ std::optional<Failure> ControlStore::refuse_rebuild(Rank rank) const {
   }
   return refusal(rank, ErrorCode::invalid_state,
                  text(left, " of ", size(), left == 1 ? " ranks is left" : " ranks are left",
-                      ", and --min-ranks is ", limits_.min_ranks));
+                      ", and --min-ranks (DDP_MIN_RANKS) is ", limits_.min_ranks));
 }
 
 // Whoever asks anything else while others rebuild has not noticed yet that the old membership has ended.

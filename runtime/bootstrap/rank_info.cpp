@@ -151,7 +151,8 @@ void read_address(Lookup const& lookup, RankInfo& info) {
 // Slurm tells ranks of each other, but not MPI: rank 0 is on the first host of the step, at a port that each
 // step has for itself as far as that can be.
 void find_by_step(Lookup const& lookup, RankInfo& info) {
-  if (lookup("PMIX_NAMESPACE") || info.size == 1) return;
+  bool const by_mpi = lookup("PMIX_NAMESPACE") && !lookup("DDP_MIN_RANKS");
+  if (by_mpi || info.size == 1) return;
   if (all_set(lookup, {"MASTER_ADDR", "MASTER_PORT"})) return read_address(lookup, info);
   auto const hosts = lookup("SLURM_STEP_NODELIST");
   if (!hosts || hosts->empty()) return;
@@ -230,6 +231,23 @@ RankInfo place(Lookup const& lookup) {
   return {};
 }
 
+// Whether rank 0's server lets the others go on. Of ddp-launch's ranks its own options decide.
+void read_min_ranks(Lookup const& lookup, RankInfo& info) {
+  auto const given = lookup("DDP_MIN_RANKS");
+  if (!given || info.source == RankSource::alone || info.source == RankSource::launcher) return;
+  info.min_ranks = number("DDP_MIN_RANKS", *given, 1, kMostRanks);
+  if (info.size != 1 && info.address.empty()) {
+    refuse(
+        text("DDP_MIN_RANKS=", *given, ": these ranks, started by ", to_string(info.source),
+             ", find each other through MPI, which ends all of them when one is lost. To go on without it, "
+             "start them with ddp-launch --survive, by MASTER_ADDR and MASTER_PORT, or with srun "
+             "--kill-on-bad-exit=0; otherwise unset DDP_MIN_RANKS"));
+  }
+  if (info.min_ranks > info.size) {
+    refuse(text("DDP_MIN_RANKS=", *given, ": the job has ", info.size, " ranks"));
+  }
+}
+
 }  // namespace
 
 char const* to_string(RankSource source) noexcept {
@@ -257,6 +275,7 @@ RankInfo RankInfo::from(Lookup const& lookup) {
   if (auto const replacement = lookup("DDP_REPLACEMENT")) {
     info.replacement = number("DDP_REPLACEMENT", *replacement, 0, kMostRanks);
   }
+  read_min_ranks(lookup, info);
   if (auto secret = lookup("DDP_JOB_SECRET")) {
     info.secret = std::move(*secret);
     info.secret_is_known = false;

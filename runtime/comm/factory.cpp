@@ -127,10 +127,12 @@ std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& 
   Deadline const deadline = Deadline::after(options.init_timeout);
   bool const staged = backend == "staged";
   if (here.hosts > 1 && !here.mpi) {
-    throw Error(ErrorCode::unsupported,
-                text(staged ? "ranks that share a GPU, on " : "CPU ranks of ", here.hosts,
-                     " hosts exchange data through MPI, and these ranks were started without it: start them "
-                     "with mpirun, srun --mpi=pmix or ddp-launch --hostfile, or give each a GPU of its own"));
+    throw Error(
+        ErrorCode::unsupported,
+        text(staged ? "ranks that share a GPU, on " : "CPU ranks of ", here.hosts,
+             " hosts exchange data through MPI, and these ranks were started without it: start them "
+             "with mpirun, srun --mpi=pmix or ddp-launch --hostfile, or give each a GPU of its own (MPI ends "
+             "a job with its first lost rank, whatever DDP_MIN_RANKS says)"));
   }
   auto host = backend == "shm" || (staged && here.hosts == 1)
                   ? make_shm(group, staged ? Device{} : here.device, deadline)

@@ -141,6 +141,25 @@ check "--mpi=none: CPU ranks of two hosts meet there, and say that they need MPI
 run 60 node-a env DDP_INIT_TIMEOUT=5 srun --mpi=none --nodes=2 --ntasks=2 "$training_rank" no-init 1
 check "--mpi=none: a rank that does not come is named" says 'missing: 1'
 
+echo "== going on after a lost rank (R26)"
+# surviving LOST SRUN-OPTION…: ten seconds of training, in which that rank's process is killed after three.
+surviving() {
+  local lost=$1
+  shift
+  # shellcheck disable=SC2016  # the tasks' shell expands it
+  run 60 node-a env DDP_MIN_RANKS=2 srun --kill-on-bad-exit=0 "$@" sh -c '
+    [ "$SLURM_PROCID" != "$0" ] || exec timeout --foreground --signal=KILL 3 "$@"; exec "$@"' "$lost" \
+    "$train_mlp" --synthetic --limit 16000 --hidden 64 --batch 64 --epochs 60 --survive
+}
+surviving 2 --mpi=none --nodes=1 --ntasks=4
+check "the others go on without task 2, and end well" says 'final: test accuracy [0-9.]+, 3 ranks'
+check "srun's exit code is task 2's" exits_with 137
+surviving 0 --mpi=none --nodes=1 --ntasks=4
+check "task 0 serves: each of the others says that its loss ends the job" \
+  test 3 -eq "$(grep -cE 'error: rank [123] ends .* rank 0 died: .*no rank can go on' "$work/err")"
+surviving 2 --mpi=none --nodes=2 --ntasks=4
+check "CPU ranks of two hosts are told before they train" says 'whatever DDP_MIN_RANKS says'
+
 if ! on node-a srun --mpi=list 2>&1 | grep -qw pmix; then
   skip "srun --mpi=pmix, and what needs it: this Slurm has no such plugin"
   end_cluster
@@ -150,6 +169,9 @@ run 60 node-a srun --mpi=pmix --nodes=2 --ntasks=2 "$hello"
 check "two hosts meet" says 'rank 1 of 2 on cpu:0 \(mpi\): counted 2'
 run 60 node-a srun --mpi=pmix --nodes=1 --ntasks=2 "$hello"
 check "two tasks of one host use shared memory" says 'rank 1 of 2 on cpu:0 \(shm\): counted 2'
+surviving 2 --mpi=pmix --nodes=1 --ntasks=4
+check "with DDP_MIN_RANKS they meet without MPI, and go on without task 2 (R26)" \
+  says 'final: test accuracy [0-9.]+, 3 ranks'
 run 300 node-a srun --mpi=pmix --nodes=2 --ntasks=4 "$contract" --gtest_color=no --gtest_filter='*KeepsTheContract*'
 check "the contract of communicators, 4 ranks: $(grep -oE '\[  PASSED  \] [0-9]+ tests' "$work/out" | head -n 1)" \
   exits_with 0

@@ -324,7 +324,7 @@ TEST_F(SurvivingTraining, R26WithFewerThanTheLeastTheJobFailsWithTheFirstCause) 
   send_to_rank(job, "train_mlp", 0, SIGKILL);
   EXPECT_EQ(job.exit_code(), 137);
   EXPECT_THAT(job.err(), AllOf(ContainsRegex("first cause: rank 0 .* was killed by signal 9"),
-                               HasSubstr("2 of 4 ranks are left, and --min-ranks is 3"),
+                               HasSubstr("2 of 4 ranks are left, and --min-ranks (DDP_MIN_RANKS) is 3"),
                                ContainsRegex("went on without rank 1 .*, which was killed by signal 9")));
 }
 

@@ -77,8 +77,9 @@ class ControlPlane {
   /// return fail no get() behind it. A new process that stands for a lost rank (RankInfo::replacement) calls
   /// it too, and takes part from then on; nobody waits for it, and it waits until `deadline` at most. Throws
   /// Error(unsupported) where the job ends with its first lost rank, as it does unless ddp-launch --survive
-  /// started it, and Error(invalid_state) where fewer ranks live than
-  /// --min-ranks says. For World::rebuild().
+  /// or DDP_MIN_RANKS says otherwise, Error(invalid_state) where fewer ranks live than that says, and
+  /// CommError(peer_lost) or CommError(timeout) where the control plane itself is gone or silent. For
+  /// World::rebuild(), to which all of these are final.
   [[nodiscard]] virtual Membership rebuild(std::string_view value, Deadline deadline);
 
   /// For each of `ranks`, the name of the all_gather() or the key of the get() in which it waits; "" if it

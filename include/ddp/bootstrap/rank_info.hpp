@@ -25,6 +25,8 @@ struct RankInfo {
   std::string job_id;                     ///< names the job in logs; empty when started alone
   int generation = 0;                     ///< how often the whole group was restarted
   int replacement = 0;           ///< how often this rank's process was replaced, each time after a loss
+  int min_ranks = 0;             ///< DDP_MIN_RANKS: rank 0 lets the others go on as long as so many are left;
+                                 ///< 0: the job ends with its first lost rank, unless ddp-launch decides
   std::string control;           ///< path of ddp-launch's control socket (launcher), or how ranks that it
                                  ///< starts through mpirun find it; empty without ddp-launch
   std::string address;           ///< where ranks find rank 0; empty where they need not know
@@ -41,8 +43,9 @@ struct RankInfo {
   /// SLURM_PROCID with SLURM_NTASKS inside an srun step; PMIX_RANK, which carries no size; RANK, WORLD_SIZE,
   /// MASTER_ADDR, MASTER_PORT (by hand, PyTorchJob, torchrun); otherwise alone. Where srun offers no PMIx,
   /// ranks find rank 0 by MASTER_ADDR and MASTER_PORT if they are set, else on the first host of
-  /// SLURM_STEP_NODELIST, at a port that is a hash of job and step. Throws Error(invalid_argument) for values
-  /// that are not numbers or contradict each other, and for RANK and WORLD_SIZE without MASTER_ADDR.
+  /// SLURM_STEP_NODELIST, at a port that is a hash of job and step; with DDP_MIN_RANKS also where it does.
+  /// Throws Error(invalid_argument) for values that are not numbers or contradict each other, for RANK and
+  /// WORLD_SIZE without MASTER_ADDR, and for DDP_MIN_RANKS where ranks find each other through MPI.
   [[nodiscard]] static RankInfo from_environment();
   /// The same as a pure function of `lookup`.
   [[nodiscard]] static RankInfo from(Lookup const& lookup);

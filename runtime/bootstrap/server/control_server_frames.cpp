@@ -187,7 +187,12 @@ void ControlServer::let_guards_go(std::optional<Rank> rank) {
 
 void ControlServer::lose_awaited_by(ControlStore::Ticket ticket) {
   for (Rank const late : store_.awaited_by(ticket)) {
-    events_.push_back(Event{.kind = Event::Kind::late, .rank = late});
+    auto const joined = of_rank_.find(late);
+    if (joined != of_rank_.end()) {
+      happened(Event::Kind::late, connections_.at(joined->second));
+    } else {
+      events_.push_back(Event{.kind = Event::Kind::late, .rank = late});
+    }
     declare_lost(missed_rebuild(late));
   }
 }

@@ -129,7 +129,14 @@ void HostedServer::take(ControlServer::Event const& event) {
   if (event.kind == Kind::disconnected) {
     server_.declare_lost(process_has_ended(event.rank, event.process, event.host));
   }
-  if (event.kind == Kind::disconnected || event.kind == Kind::left) {
+  if (event.kind == Kind::late) {
+    log(LogLevel::warning,
+        text("rank ", event.rank,
+             " did not come to the others' World::rebuild() in time: "
+             "they go on without it. Its process, ",
+             event.process, " on ", event.host, ", is not killed; if it goes on, it is refused and ends"));
+  }
+  if (event.kind == Kind::disconnected || event.kind == Kind::left || event.kind == Kind::late) {
     std::lock_guard const lock(mutex_);
     std::erase_if(present_, [&](auto const& each) { return each.first == event.rank; });
     changed_.notify_all();

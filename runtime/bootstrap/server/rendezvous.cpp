@@ -123,9 +123,9 @@ std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline 
                              " for whoever comes: the network is trusted, since DDP_JOB_SECRET is not set"));
   }
   HostedControl::Start start;
-  start.server =
-      HostedServer::start({.size = info.size, .generation = info.generation, .secret = info.secret},
-                          only_here ? tcp::listen_here(info.address, info.port) : tcp::listen(info.port));
+  start.server = HostedServer::start(
+      {.size = info.size, .generation = info.generation, .secret = info.secret, .min_ranks = info.min_ranks},
+      only_here ? tcp::listen_here(info.address, info.port) : tcp::listen(info.port));
   std::string const path = start.server->path();
   auto socket = unix_socket::connect(path, "rank 0", "which is this process", deadline);
   return join(info, std::move(socket), {"rank 0", place, kServer, info.address}, std::move(start), deadline);

@@ -126,12 +126,14 @@ void ServerClient::read_until_closed() noexcept {
       pollfd entry{socket_.get(), POLLIN, 0};
       ::poll(&entry, 1, -1);  // ended by the server or by the destructor's shutdown()
     }
-    Failure const gone = is_gone();
+    Failure gone = is_gone();
     if (server_.rank) {
       std::lock_guard const lock(mutex_);
+      std::string const before = lost_.empty() ? "" : "; before that, " + to_string(lost_.front());
       if (!has_left_) add_lost(gone);
+      gone.detail += ", and the control plane of the job with it: no rank can go on" + before;
     }
-    close_with(gone);
+    close_with(std::move(gone));
   } catch (std::exception const& error) {
     ::shutdown(socket_.get(), SHUT_RDWR);
     close_with({.code = ErrorCode::protocol,

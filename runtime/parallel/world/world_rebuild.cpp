@@ -160,37 +160,28 @@ bool loses_one_of(ControlPlane const& control, std::span<Rank const> members) {
     for (Failure const& lost : control.lost()) {
       if (std::ranges::find(members, lost.ranks.front()) != members.end()) return true;
     }
-    if (members.empty() || deadline.expired()) return false;
+    if (deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 
-// Once: from the old membership to the next, which is in `members` when it has begun; `has_newcomers` says
-// whether some of them had no values.
-void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector<Rank>& members,
-                    bool& has_newcomers) {
+// Once: from the old membership to `next`, whose ranks have said `all`.
+void go_on(WorldState& state, Replicated const& replicated, Membership const& next,
+           std::vector<Coming> const& all, std::string const& form) {
   auto const began = std::chrono::steady_clock::now();
-  std::string const form = form_of(state, replicated);
-  int const whole = is_whole(state) ? 1 : 0;
-  Membership next = state.control->rebuild(
-      record(state.newcomer ? 1 : 0, whole, StableHash().add(form).value()) + steps_of(state),
-      Deadline::after(state.options.timeout));
-  auto const all = read_comings(next);
   std::string const name = text("ddp/@", next.number);
-  members = next.ranks;
-  has_newcomers = std::ranges::any_of(all, [](Coming const& one) { return one.newcomer != 0; });
   bool const back =
       replicated.go_back() && std::ranges::none_of(all, [](Coming const& one) { return one.whole != 0; });
   // What no checkpoint has is alike all the same: some rank has always taken part before.
   std::size_t const ahead =
       back ? static_cast<std::size_t>(std::ranges::find(all, 0, &Coming::newcomer) - all.begin())
-           : find_source(all, members);
-  state.communicator = state.connect(name, members);
+           : find_source(all, next.ranks);
+  state.communicator = state.connect(name, next.ranks);
   backend_of(*state.communicator).record_as(text("world, membership ", next.number));
   state.name = name;
   state.membership = next.number;
   state.next_object = 0;
-  state.take_members(members, state.communicator->rank());
+  state.take_members(next.ranks, state.communicator->rank());
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].form != all[ahead].form) refuse_other_form(state, form, r, ahead);
   }
@@ -211,30 +202,37 @@ void meet_and_go_on(WorldState& state, Replicated const& replicated, std::vector
   auto const end = std::chrono::steady_clock::now();
   if (state.trace) {
     auto const track = state.trace->add_track(text("membership ", next.number));
-    state.trace->add({track, text("rebuild(): ranks ", join(members, ", ")), "rebuild", began, end, {}, {}});
+    state.trace->add(
+        {track, text("rebuild(): ranks ", join(next.ranks, ", ")), "rebuild", began, end, {}, {}});
   }
   std::chrono::duration<double, std::milli> const took = end - began;
   log(LogLevel::info, text("rank ", state.info.rank, " is rank ", state.place->rank, " of ",
                            state.place->size, " in membership ", next.number, ", with the values of ",
                            back ? "a checkpoint" : text("rank ", state.members[ahead]), " after ",
-                           describe(done), " steps; ready after ", took.count(), " ms"));
+                           describe(done), " steps; ready ", took.count(), " ms after all had come"));
 }
 
 void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::string reason) {
   bool const comes_new = own.newcomer;
   for (;;) {
     abort_all(own, reason);
-    std::vector<Rank> members;
-    bool has_newcomers = false;
+    std::string const form = form_of(own, state);
+    // What this throws is final: without the control plane nobody can go on.
+    Membership const next = own.control->rebuild(
+        record(own.newcomer ? 1 : 0, is_whole(own) ? 1 : 0, StableHash().add(form).value()) + steps_of(own),
+        Deadline::after(own.options.timeout));
+    auto const all = read_comings(next);
     try {
-      return meet_and_go_on(own, state, members, has_newcomers);
+      return go_on(own, state, next, all, form);
     } catch (CommError const& again) {
       // A newcomer that differs ends, and the others go on without it.
+      bool const has_newcomers =
+          std::ranges::any_of(all, [](Coming const& one) { return one.newcomer != 0; });
       bool const is_of_newcomer = again.code() == ErrorCode::mismatch && has_newcomers && !comes_new;
       if (!is_of_newcomer && !is_of_a_lost_rank(again)) throw;
       reason = again.what();
     } catch (Error const& problem) {  // as when a process ends whose memory others are about to open
-      if (!loses_one_of(*own.control, members)) throw;
+      if (!loses_one_of(*own.control, next.ranks)) throw;
       reason = problem.what();
     }
   }

@@ -228,6 +228,23 @@ TEST(RankInfo, WithoutPmixTheRanksOfAnSrunStepFindTheFirstHost) {
   EXPECT_EQ(from(step + kPmix).address, "") << "MPI tells them";
 }
 
+TEST(RankInfo, R26HowFewRanksMayGoOnIsReadWhereRank0ServesTheOthersAndRefusedWhereMpiEndsThem) {
+  Environment const two{{"DDP_MIN_RANKS", "2"}};
+  Environment const by_hand = kTorchrun + Environment{{"MASTER_ADDR", "node1"}};
+  EXPECT_EQ(from(by_hand).min_ranks, 0);
+  EXPECT_EQ(from(by_hand + two).min_ranks, 2);
+  Environment const step = kStep + Environment{{"SLURM_STEP_NODELIST", "node1"}};
+  EXPECT_EQ(from(step + two).min_ranks, 2);
+  EXPECT_EQ(from(step + kPmix + two).address, "node1") << "without MPI, though it is offered";
+  EXPECT_EQ(from(kLauncher + two).min_ranks, 0) << "ddp-launch serves";
+  EXPECT_EQ(from(two).min_ranks, 0) << "alone";
+  for (Environment const& mpi : {kOpenMpi, kPmi, kPmix}) {
+    expect_refused(mpi + two, {"DDP_MIN_RANKS=2", "through MPI, which ends all of them", "MASTER_ADDR"});
+  }
+  expect_refused(by_hand + Environment{{"DDP_MIN_RANKS", "3"}}, {"DDP_MIN_RANKS=3", "the job has 2 ranks"});
+  expect_refused(by_hand + Environment{{"DDP_MIN_RANKS", "0"}}, {"DDP_MIN_RANKS=\"0\"", "from 1"});
+}
+
 TEST(RankInfo, RanksWithoutAnAddressAreRefusedWithTheCommandsThatWork) {
   expect_refused(kTorchrun,
                  {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR", "ddp-launch --cpus", "mpirun -np", "srun -n"});

@@ -123,7 +123,7 @@ TEST_P(RebuildContract, R26WithFewerThanTheLeastItIsRefusedAlsoWhereOthersWaitAl
     }
     Error const error = error_of([&] { static_cast<void>(j->rank(r).rebuild("", patient())); });
     EXPECT_EQ(error.code(), ErrorCode::invalid_state);
-    EXPECT_THAT(error.what(), HasSubstr("2 of 4 ranks are left, and --min-ranks is 3"));
+    EXPECT_THAT(error.what(), HasSubstr("2 of 4 ranks are left, and --min-ranks (DDP_MIN_RANKS) is 3"));
   });
 }
 
