@@ -16,15 +16,15 @@
 namespace ddp::wire {
 
 /// Changes whenever a frame's meaning changes: both sides must be of one version.
-inline constexpr std::uint16_t kVersion = 8;
+inline constexpr std::uint16_t kVersion = 9;
 inline constexpr std::uint32_t kMagic = 0x43504444;  ///< the bytes "DDPC"
 
 enum class Type : std::uint16_t {
   // From a rank. `request` is the rank's own number for it; the answer carries the same.
   join = 1,  ///< value: rank u32, size u32, generation u32, then the host's name. The first frame, of another
-             ///< host the second; answered by done or failed
-  put = 2,   ///< key, value. Answered by done or failed
-  get = 3,   ///< key. Answered by done (one value) or failed
+  ///< host the second; answered by done (one value, a record of the server's host and process) or failed
+  put = 2,       ///< key, value. Answered by done or failed
+  get = 3,       ///< key. Answered by done (one value) or failed
   gather = 4,    ///< key: name; value: the group, then the rank's bytes. Answered by done or failed
   withdraw = 5,  ///< `request`: the one whose deadline passed. Answered by failed unless answered already
   error = 6,     ///< value: a failure. Not answered

@@ -12,6 +12,8 @@
 
 #include "bootstrap/server/tcp.hpp"
 #include "bootstrap/server/unix_socket.hpp"
+#include "core/record.hpp"
+#include "core/system/host_identity.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -36,6 +38,7 @@ ControlServer::Options with_a_path(ControlServer::Options options) {
 
 ControlServer::ControlServer(Options options, FileDescriptor network)
     : options_(with_a_path(std::move(options))),
+      here_(std::make_shared<std::string const>(record(host_name(host_identity()), ::getpid()))),
       store_(options_.size, {.min_ranks = options_.min_ranks}),
       listener_(unix_socket::listen(options_.path)),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),

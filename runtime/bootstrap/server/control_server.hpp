@@ -109,6 +109,7 @@ class ControlServer {
   void set_timer();
 
   Options const options_;
+  ControlStore::Value const here_;  ///< what a rank that joins hears
   ControlStore store_;
   PrivateDescriptor listener_;
   std::optional<PrivateDescriptor> network_;  ///< in rank 0's process until that leaves

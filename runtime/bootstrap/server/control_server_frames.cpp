@@ -106,7 +106,7 @@ void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Fra
   connection.joined_as(wanted);
   of_rank_[wanted.rank] = id;
   happened(Event::Kind::joined, connection);
-  connection.send(frame.request, {});
+  connection.send(frame.request, {here_});
   if (expected_.erase(wanted.rank) > 0) store_.come_back(wanted.rank);
   for (Failure const& lost : store_.lost()) {
     if (lost.ranks.front() == wanted.rank) continue;  // the process before this one

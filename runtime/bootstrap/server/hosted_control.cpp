@@ -3,13 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "bootstrap/describe_hosts.hpp"
 #include "core/hash.hpp"
 #include "core/parse_number.hpp"
-#include "core/record.hpp"
 #include "core/system/host_identity.hpp"
 #include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
@@ -20,25 +18,6 @@ namespace {
 
 HostedControl const* hosted(ControlPlane const& control) noexcept {
   return dynamic_cast<HostedControl const*>(&control);
-}
-
-// Rank 0's process, how many hosts, their names, then runs of ranks of one host: how many, and the host's
-// place, which is left empty for the next one of the list that no run had before. Ranks say the same of a
-// host if it is one.
-std::string table_of_hosts(std::span<std::string const> said) {
-  std::map<std::string_view, std::size_t> places;
-  std::string names;
-  std::string runs;
-  for (std::size_t first = 0; first < said.size();) {
-    std::size_t end = first + 1;
-    while (end < said.size() && said[end] == said[first]) ++end;
-    auto const [place, is_new] = places.try_emplace(said[first], places.size());
-    std::string name;
-    if (is_new && RecordReader(said[first]) >> name) names += record(name);
-    runs += record(end - first, is_new ? std::string() : ddp::text(place->second));
-    first = end;
-  }
-  return record(::getpid(), places.size()) + names + runs;
 }
 
 }  // namespace
@@ -54,51 +33,31 @@ HostedControl::HostedControl(RankInfo const& info, FileDescriptor socket, Server
   }
 }
 
+// In exchanges of few bytes: what ranks of one host say alike is sent once.
 void HostedControl::meet_others(Deadline deadline) {
   std::string const identity = host_identity();
-  std::string const here = record(host_name(identity), StableHash().add(identity).value());
-  auto const said = gather("ddp/host", here, everyone(), deadline);
-  std::string const table = said.empty() ? std::string() : table_of_hosts(said);
-  auto const host_of = read_hosts(all_gather("ddp/hosts", table, everyone(), deadline).front());
-  std::vector<Rank> neighbours;
-  for (Rank const other : everyone()) {
-    if (host_of[other.index()] != host_of[rank().index()]) continue;
-    if (other == rank()) local_rank_ = LocalRank{static_cast<int>(neighbours.size())};
-    neighbours.push_back(other);
-  }
-  local_size_ = static_cast<int>(neighbours.size());
-  auto const processes = all_gather("ddp/process", ddp::text(::getpid()), neighbours, deadline);
-  for (std::size_t i = 0; i < neighbours.size(); ++i) {
+  auto const alike = [this, deadline](std::string_view name, std::string const& mine,
+                                      std::span<Rank const> of, std::vector<std::string>& all) {
+    all = all_gather(name, mine, of, deadline);
+    std::vector<Rank> ranks;
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      if (all[i] == mine) ranks.push_back(of[i]);
+    }
+    return ranks;
+  };
+  std::vector<std::string> others;
+  auto const of_that_name = alike("ddp/host", host_name(identity), everyone(), host_names_);
+  auto const here =
+      alike("ddp/identity", ddp::text(StableHash().add(identity).value()), of_that_name, others);
+  auto const processes = all_gather("ddp/process", ddp::text(::getpid()), here, deadline);
+  for (std::size_t i = 0; i < here.size(); ++i) {
     pid_t const process = parse_number<pid_t>(processes[i]).value_or(0);
-    if (neighbours[i] != rank()) neighbours_.push_back({neighbours[i], process});
+    if (here[i] == rank()) {
+      local_rank_ = LocalRank{static_cast<int>(i)};
+    } else {
+      neighbours_.push_back({here[i], process});
+    }
   }
-}
-
-// Returns each rank's host, by its place in the table. Rank 0's name and process may not be known before.
-std::vector<std::size_t> HostedControl::read_hosts(std::string const& table) {
-  RecordReader in(table);
-  pid_t process = 0;
-  std::size_t count = 0;
-  std::vector<std::string> names;
-  for (in >> process >> count; in && names.size() < count;) in >> names.emplace_back();
-  std::vector<std::size_t> host_of;
-  std::size_t const ranks = everyone().size();
-  std::size_t seen = 0;
-  while (in && host_of.size() < ranks) {
-    std::size_t together = 0;
-    std::string place;
-    in >> together >> place;
-    std::size_t const host = place.empty() ? seen++ : parse_number<std::size_t>(place).value_or(count);
-    if (!in || together == 0 || together > ranks - host_of.size() || host >= names.size()) break;
-    host_of.insert(host_of.end(), together, host);
-  }
-  if (host_of.size() != ranks) {
-    throw CommError(ErrorCode::protocol, text("rank 0 says of the ranks' hosts \"", table,
-                                              "\"; do all ranks run the same version of this library?"));
-  }
-  for (std::size_t const host : host_of) host_names_.push_back(names[host]);
-  server_is(host_names_.front(), process);
-  return host_of;
 }
 
 RankInfo HostedControl::completed(RankInfo info) const {
@@ -106,7 +65,7 @@ RankInfo HostedControl::completed(RankInfo info) const {
   info.size = size();
   if (info.local_known) return info;
   info.local_rank = local_rank_;
-  info.local_size = local_size_;
+  info.local_size = static_cast<int>(neighbours_.size()) + 1;
   return info;
 }
 

@@ -49,13 +49,11 @@ class HostedControl final : public ServerClient {
     pid_t pid = 0;
   };
   void meet_others(Deadline deadline);
-  std::vector<std::size_t> read_hosts(std::string const& table);
 
   Start start_;
   std::vector<Neighbour> neighbours_;  // on this host, this rank aside
   std::vector<std::string> host_names_;
   LocalRank local_rank_;
-  int local_size_ = 1;
 };
 
 /// "; rank 1 runs on node7", for a message about ranks; empty where all ranks of the job are on one host.

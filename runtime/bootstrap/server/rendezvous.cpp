@@ -1,7 +1,5 @@
 #include "bootstrap/server/rendezvous.hpp"
 
-#include <unistd.h>
-
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -40,7 +38,6 @@ Invitation Invitation::prepare(std::string who, bool of_one_host, FileDescriptor
   Invitation invitation;
   invitation.who = std::move(who);
   invitation.host = host_identity();
-  invitation.process = ::getpid();
   if (of_one_host) return invitation;
   network = tcp::listen(0);
   invitation.port = tcp::port_of(network);
@@ -49,14 +46,12 @@ Invitation Invitation::prepare(std::string who, bool of_one_host, FileDescriptor
   return invitation;
 }
 
-std::string Invitation::text() const {
-  return record(who, host, process, path, secret, port, addresses, problem);
-}
+std::string Invitation::text() const { return record(who, host, path, secret, port, addresses, problem); }
 
 Invitation Invitation::parse(std::string const& text) {
   Invitation read;
-  if (!(RecordReader(text) >> read.who >> read.host >> read.process >> read.path >> read.secret >>
-        read.port >> read.addresses >> read.problem)) {
+  if (!(RecordReader(text) >> read.who >> read.host >> read.path >> read.secret >> read.port >>
+        read.addresses >> read.problem)) {
     throw CommError(ErrorCode::protocol,
                     ddp::text("\"", text,
                               "\" does not tell where the control server is; are ddp-launch and all "
@@ -91,8 +86,7 @@ std::shared_ptr<HostedServer> start_server(RankInfo const& info, bool of_one_hos
 
 std::shared_ptr<ControlPlane> accept_invitation(RankInfo const& info, Invitation const& invitation,
                                                 HostedControl::Start start, Deadline deadline) {
-  ServerClient::Server server{invitation.who, invitation.place(), std::nullopt, host_name(invitation.host),
-                              invitation.process};
+  ServerClient::Server server{invitation.who, invitation.place(), std::nullopt};
   if (invitation.who == "rank 0") server.rank = kServer;
   start.server_is_here = start.is_mpi && invitation.is_of_this_host();
   return join(info, invitation.connect(deadline), std::move(server), std::move(start), deadline);
@@ -107,7 +101,7 @@ std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline 
                                      : " (MASTER_ADDR, MASTER_PORT)");
     for (;; std::this_thread::sleep_for(kBetweenTries)) try {
         auto socket = tcp::connect({{info.address}, info.port, info.secret}, who, deadline);
-        return join(info, std::move(socket), {"rank 0", place, kServer, info.address}, {}, deadline);
+        return join(info, std::move(socket), {"rank 0", place, kServer}, {}, deadline);
       } catch (Error const& error) {  // io: rank 0 is still in a World that this rank was in before
         if (error.code() != ErrorCode::io || deadline.expired()) throw;
       }
@@ -128,7 +122,7 @@ std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline 
       only_here ? tcp::listen_here(info.address, info.port) : tcp::listen(info.port));
   std::string const path = start.server->path();
   auto socket = unix_socket::connect(path, "rank 0", "which is this process", deadline);
-  return join(info, std::move(socket), {"rank 0", place, kServer, info.address}, std::move(start), deadline);
+  return join(info, std::move(socket), {"rank 0", place, kServer}, std::move(start), deadline);
 }
 
 }  // namespace ddp

@@ -12,10 +12,9 @@ namespace ddp {
 struct Invitation {
   std::string who = "rank 0";  ///< or "ddp-launch"
   std::string host;            ///< identity of its host
-  int process = 0;
-  std::string path;    ///< for ranks of that host
-  std::string secret;  ///< for others, as are the next two
-  int port = 0;        ///< 0: there is no other host
+  std::string path;            ///< for ranks of that host
+  std::string secret;          ///< for others, as are the next two
+  int port = 0;                ///< 0: there is no other host
   std::string addresses;
   std::string problem;  ///< why it cannot serve; empty if it does
 

@@ -10,6 +10,7 @@
 
 #include "bootstrap/failure_json.hpp"
 #include "bootstrap/server/unix_socket.hpp"
+#include "core/record.hpp"
 #include "core/system/host_identity.hpp"
 #include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
@@ -42,7 +43,7 @@ ServerClient::ServerClient(RankInfo const& info, Deadline deadline)
     : ServerClient(info,
                    unix_socket::connect(info.control, "ddp-launch",
                                         "DDP_CONTROL; is ddp-launch still running?", deadline),
-                   {"ddp-launch", info.control, std::nullopt, {}}, deadline) {}
+                   {"ddp-launch", info.control, std::nullopt}, deadline) {}
 
 ServerClient::ServerClient(RankInfo const& info, FileDescriptor socket, Server server, Deadline deadline)
     : ControlClient(info.rank, info.size),
@@ -65,7 +66,7 @@ Failure ServerClient::is_gone() const {
         .detail = text(server_.name, " is gone: its control socket closed. This rank cannot go on alone")};
   }
   std::lock_guard const lock(mutex_);
-  return process_has_ended(*server_.rank, server_.pid, server_.host);
+  return process_has_ended(*server_.rank, server_process_, server_host_);
 }
 
 Failure ServerClient::silence() const {
@@ -97,8 +98,12 @@ void ServerClient::join(int generation, Deadline deadline) {
     throw CommError(ErrorCode::timeout, text("joining the job at ", server_.place, " timed out after ",
                                              seconds(deadline.allowed()), " s: ", silence().detail));
   }
-  auto const refusal = waiter.take().failure;
-  if (!refusal) return;
+  auto const [refusal, server] = waiter.take();
+  if (!refusal) {
+    std::lock_guard const lock(mutex_);
+    if (server.size() == 1) RecordReader(server.front()) >> server_host_ >> server_process_;
+    return;
+  }
   if (refusal->code == ErrorCode::peer_lost) {
     throw Error(ErrorCode::io,
                 text("joining the job at ", server_.place, ": ", server_.name,

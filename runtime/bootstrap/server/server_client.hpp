@@ -32,8 +32,6 @@ class ServerClient : public ControlClient {
     std::string name;          ///< "ddp-launch", "rank 0 on node1"
     std::string place;         ///< where it listens
     std::optional<Rank> rank;  ///< whose process it is part of; nullopt: of ddp-launch
-    std::string host;          ///< of that rank
-    pid_t pid = 0;             ///< of that rank; 0: not known
   };
 
   /// Joins ddp-launch's job, at info.control. Throws CommError(timeout), Error(io), and Error(protocol) or
@@ -58,12 +56,6 @@ class ServerClient : public ControlClient {
   /// Whether the server did not answer in time, and nothing came from it since.
   [[nodiscard]] bool is_silent() const noexcept { return silent_; }
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
-  /// Who the server's rank is, of which only the address may be known until now.
-  void server_is(std::string host, pid_t pid) {
-    std::lock_guard const lock(mutex_);
-    server_.host = std::move(host);
-    server_.pid = pid;
-  }
 
  private:
   using Waiter = PendingRequests<Outcome>::Waiter;
@@ -83,7 +75,7 @@ class ServerClient : public ControlClient {
   /// Called by the one thread that sends. Removes what was sent from the front of `bytes`, even if it fails.
   [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, PausingDeadline& timeout);
 
-  Server server_;  ///< `host` and `pid` with the mutex held
+  Server const server_;
   std::string const error_file_;
   PrivateDescriptor socket_;
 
@@ -94,6 +86,8 @@ class ServerClient : public ControlClient {
   PendingRequests<Outcome> pending_;
   std::atomic<bool> silent_{false};  ///< it did not answer in time, and nothing came since
   mutable std::mutex mutex_;
+  std::string server_host_;  ///< the server's, as are the next, when this rank has joined
+  pid_t server_process_ = 0;
   std::vector<Failure> lost_;
   std::atomic<bool> is_interrupted_{false};
   Failure interruption_;  ///< of the present membership, if it is interrupted

@@ -40,7 +40,7 @@ class HostedServerTest : public ::testing::Test {
   }
   [[nodiscard]] std::unique_ptr<ServerClient> join(int rank) const {
     return std::make_unique<ServerClient>(launched("", rank, 2), connect(kSecret, Deadline::after(30s)),
-                                          ServerClient::Server{"rank 0", "here", Rank{0}, "node1"},
+                                          ServerClient::Server{"rank 0", "here", Rank{0}},
                                           Deadline::after(30s));
   }
   /// A connection that says `bytes`.
