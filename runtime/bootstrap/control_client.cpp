@@ -40,51 +40,41 @@ bool concerns_the_group(ErrorCode code) {
 }  // namespace
 
 void ControlClient::put(std::string_view key, std::string_view value) {
-  checked({wire::Type::put, key, value, {}}, Deadline::after(kServerDeadline));
+  answer_to(wire::Type::put, key, value, {}, 0, Deadline::after(kServerDeadline));
 }
 
 std::string ControlClient::get(std::string_view key, Deadline deadline) {
-  Outcome outcome = checked({wire::Type::get, key, {}, {}}, deadline);
-  if (outcome.values.size() != 1) {
-    throw Error(ErrorCode::protocol, text(describe("get", key), ": the answer holds ", outcome.values.size(),
-                                          " values, expected 1"));
-  }
-  return std::move(outcome.values.front());
+  return std::move(answer_to(wire::Type::get, key, {}, {}, 1, deadline).front());
 }
 
 std::vector<std::string> ControlClient::all_gather(std::string_view name, std::string_view value,
                                                    std::span<Rank const> group, Deadline deadline) {
-  return gathered({wire::Type::gather, name, value, group}, group.size(), deadline);
+  return gathered(wire::Type::gather, name, value, group, group.size(), deadline);
 }
 
 std::vector<std::string> ControlClient::gather(std::string_view name, std::string_view value,
                                                std::span<Rank const> group, Deadline deadline) {
   bool const is_first = !group.empty() && group.front() == rank_;
-  return gathered({wire::Type::collect, name, value, group}, is_first ? group.size() : 0, deadline);
+  return gathered(wire::Type::collect, name, value, group, is_first ? group.size() : 0, deadline);
 }
 
-std::vector<std::string> ControlClient::gathered(Request const& request, std::size_t values,
-                                                 Deadline deadline) {
-  std::string_view const operation = name_of(request.type);
-  if (std::string const reason = why_no_group(request.group, rank_, size_); !reason.empty()) {
-    throw Error(ErrorCode::invalid_argument, text(describe(operation, request.key), ": ", reason));
+std::vector<std::string> ControlClient::gathered(wire::Type type, std::string_view name,
+                                                 std::string_view value, std::span<Rank const> group,
+                                                 std::size_t values, Deadline deadline) {
+  if (std::string const reason = why_no_group(group, rank_, size_); !reason.empty()) {
+    throw Error(ErrorCode::invalid_argument, text(describe(name_of(type), name), ": ", reason));
   }
-  Outcome outcome = checked(request, deadline);
-  if (outcome.values.size() != values) {
-    throw Error(ErrorCode::protocol, text(describe(operation, request.key), ": the answer holds ",
-                                          outcome.values.size(), " values, expected ", values));
-  }
-  return std::move(outcome.values);
+  return answer_to(type, name, value, wire::encode_group(group), values, deadline);
 }
 
 Membership ControlClient::rebuild(std::string_view value, Deadline deadline) {
-  Outcome outcome = checked({wire::Type::rebuild, "ddp/rebuild", value, {}}, deadline);
+  auto const answer = answer_to(wire::Type::rebuild, "ddp/rebuild", value, {}, std::nullopt, deadline);
   Membership membership;
-  if (!outcome.values.empty()) {
-    wire::Reader reader(outcome.values.front());
+  if (!answer.empty()) {
+    wire::Reader reader(answer.front());
     membership.number = static_cast<int>(reader.u32());
     membership.ranks = wire::decode_group(reader, size_);
-    membership.values.assign(outcome.values.begin() + 1, outcome.values.end());
+    membership.values.assign(answer.begin() + 1, answer.end());
   }
   if (membership.ranks.empty() || membership.values.size() != membership.ranks.size()) {
     throw Error(ErrorCode::protocol, text("rebuild: the answer holds ", membership.values.size(),
@@ -96,7 +86,8 @@ Membership ControlClient::rebuild(std::string_view value, Deadline deadline) {
 
 std::vector<std::string> ControlClient::waits_of(std::span<Rank const> ranks) noexcept {
   try {
-    Outcome outcome = ask({wire::Type::waits, {}, {}, ranks}, Deadline::after(kAnswerGrace / 2));
+    Outcome outcome =
+        ask({wire::Type::waits, 0, {}, wire::encode_group(ranks)}, Deadline::after(kAnswerGrace / 2));
     if (!outcome.failure && outcome.values.size() == ranks.size()) return std::move(outcome.values);
   } catch (std::exception const& error) {  // the error message goes without this detail
     log(LogLevel::debug, error.what());
@@ -119,30 +110,29 @@ void ControlClient::log_failure(Failure const& failure) const noexcept {
   }
 }
 
-wire::Frame ControlClient::Request::frame(std::uint64_t number) const {
-  std::string body = group.empty() ? std::string() : wire::encode_group(group);
-  body += value;
-  return {type, number, std::string(key), std::move(body)};
-}
-
-ControlClient::Outcome ControlClient::checked(Request const& request, Deadline deadline) {
-  std::string_view const operation = name_of(request.type);
-  if (request.key.empty() || request.key.size() > kMaxKey) {
+std::vector<std::string> ControlClient::answer_to(wire::Type type, std::string_view key,
+                                                  std::string_view value, std::string group,
+                                                  std::optional<std::size_t> values, Deadline deadline) {
+  std::string const operation = describe(name_of(type), key.substr(0, kMaxKey));
+  if (key.empty() || key.size() > kMaxKey) {
     throw Error(ErrorCode::invalid_argument,
-                text(describe(operation, request.key.substr(0, kMaxKey)), ": the key has ",
-                     request.key.size(), " bytes, expected 1 to ", kMaxKey));
+                text(operation, ": the key has ", key.size(), " bytes, expected 1 to ", kMaxKey));
   }
-  if (request.value.size() > kMaxValue) {
+  if (value.size() > kMaxValue) {
     throw Error(ErrorCode::invalid_argument,
-                text(describe(operation, request.key), ": the value has ",
-                     to_string(Bytes{request.value.size()}), ", at most ", to_string(Bytes{kMaxValue}),
+                text(operation, ": the value has ", to_string(Bytes{value.size()}), ", at most ",
+                     to_string(Bytes{kMaxValue}),
                      " are allowed: large data goes through a "
                      "communicator"));
   }
-  Outcome outcome = ask(request, deadline);
-  if (!outcome.failure) return outcome;
+  Outcome outcome = ask({type, 0, std::string(key), group.append(value)}, deadline);
+  if (!outcome.failure) {
+    if (outcome.values.size() == values.value_or(outcome.values.size())) return std::move(outcome.values);
+    throw Error(ErrorCode::protocol,
+                text(operation, ": the answer holds ", outcome.values.size(), " values, expected ", *values));
+  }
   Failure& failure = *outcome.failure;
-  failure.operation = describe(operation, request.key);
+  failure.operation = operation;
   if (failure.code == ErrorCode::timeout) failure.waited = deadline.allowed();
   if (!concerns_the_group(failure.code)) throw Error(failure.code, to_string(failure));
   CommError const error(failure);

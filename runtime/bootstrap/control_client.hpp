@@ -37,15 +37,6 @@ class ControlClient : public ControlPlane {
   void report_progress(Progress const& progress) noexcept final;
 
  protected:
-  /// One call on its way. The views live as long as the call.
-  struct Request {
-    wire::Type type;  // put, get, gather, collect, rebuild or waits
-    std::string_view key;
-    std::string_view value;
-    std::span<Rank const> group;
-    /// `number`: the rank's own for this request.
-    [[nodiscard]] wire::Frame frame(std::uint64_t number) const;
-  };
   struct Outcome {
     std::optional<Failure> failure;  ///< without the operation: ask() does not know how it is called
     std::vector<std::string> values;
@@ -54,13 +45,16 @@ class ControlClient : public ControlPlane {
   ControlClient(Rank rank, int size) : rank_(rank), size_(size) {}
   void log_failure(Failure const& failure) const noexcept;
 
-  /// Blocks until the request is answered. When the deadline passes before that, the outcome is a failure
-  /// with ErrorCode::timeout that says who or what is missing.
-  [[nodiscard]] virtual Outcome ask(Request const& request, Deadline deadline) = 0;
+  /// Numbers the request, and blocks until it is answered. When the deadline passes before that, the outcome
+  /// is a failure with ErrorCode::timeout that says who or what is missing.
+  [[nodiscard]] virtual Outcome ask(wire::Frame request, Deadline deadline) = 0;
 
  private:
-  Outcome checked(Request const& request, Deadline deadline);
-  std::vector<std::string> gathered(Request const& request, std::size_t values, Deadline deadline);
+  /// The answer, of so many `values` where that is known. `group` stands before the value.
+  std::vector<std::string> answer_to(wire::Type type, std::string_view key, std::string_view value,
+                                     std::string group, std::optional<std::size_t> values, Deadline deadline);
+  std::vector<std::string> gathered(wire::Type type, std::string_view name, std::string_view value,
+                                    std::span<Rank const> group, std::size_t values, Deadline deadline);
 
   Rank const rank_;
   int const size_;

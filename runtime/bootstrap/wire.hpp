@@ -38,16 +38,15 @@ enum class Type : std::uint16_t {
   hello = 11,  ///< value: the job's secret. The first frame from another host; answered by done, and not at
                ///< all if it is wrong
   collect = 12,  ///< as gather, but only the first rank of the group gets the values
-  rebuild =
-      13,  ///< value: the rank's bytes. Answered by done (the membership's number u32 with its ranks, as
-           ///< the group of gather; then what each of them gave) or failed
+  rebuild = 13,  ///< value: the rank's bytes. Answered by begun or failed
   // From the server.
   done = 16,    ///< value: runs of equal values: how many runs u32, then for each how many values u32, their
                 ///< length u32, their bytes once
   failed = 17,  ///< value: a failure
   lost = 18,    ///< value: a failure, of a rank that takes part no longer
   interrupted = 19,  ///< value: what ControlPlane::interruption() is from now on, a failure
-  begun = 20,        ///< value: the ranks of the membership that begins, as the group of gather
+  begun = 20,        ///< as done, of the membership that begins: its number u32 with its ranks, as the group
+                     ///< of gather; then what each of them gave
 };
 
 /// On the wire: magic u32, version u16, type u16, request u64, key length u32, value length u32.

@@ -55,10 +55,10 @@ void InProcessControl::leave() noexcept {
   }
 }
 
-ControlClient::Outcome InProcessControl::ask(Request const& request, Deadline deadline) {
+ControlClient::Outcome InProcessControl::ask(wire::Frame request, Deadline deadline) {
   PendingRequests<ControlStore::Answer>::Waiter waiter(job_->pending_);
-  wire::Frame frame = request.frame(waiter.number());
-  job_->apply([&](ControlStore& store) { return *store.handle(rank(), frame); });
+  request.request = waiter.number();
+  job_->apply([&](ControlStore& store) { return *store.handle(rank(), request); });
   if (!waiter.wait(PausingDeadline(deadline))) {
     ControlStore::Ticket const ticket{rank(), waiter.number()};
     for (Rank const late : job_->awaited_by(ticket)) job_->declare_lost(missed_rebuild(late));

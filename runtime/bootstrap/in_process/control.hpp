@@ -71,7 +71,7 @@ class InProcessControl : public ControlClient {
   }
 
  protected:
-  [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
+  [[nodiscard]] Outcome ask(wire::Frame request, Deadline deadline) override;
 
  private:
   std::shared_ptr<InProcessJob> job_;

@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -93,7 +91,6 @@ class ControlServer {
   void pass_on(Rank from, wire::Frame const& frame);
   void tell_of_lost();
   void tell_of_newcomer();
-  void tell_of_membership(std::span<Rank const> members);
   /// Drops the oldest connection that has not joined; false if all have joined.
   bool drop_oldest_stranger();
   void serve(std::uint64_t id, RankConnection& connection);
@@ -126,7 +123,6 @@ class ControlServer {
   Clock::time_point tell_at_latest_;                     ///< tell_at_ moves no further
   std::optional<Clock::time_point> alarm_;
   std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
-  std::set<Rank> expected_;                        ///< lost ranks for which a new process may join
   std::map<std::uint64_t, Rank> guards_;           ///< that wait, by connection: whose they are
   int membership_ = 0;                             ///< the last that the owner was told of
   std::vector<Event> events_;

@@ -107,7 +107,6 @@ void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Fra
   of_rank_[wanted.rank] = id;
   happened(Event::Kind::joined, connection);
   connection.send(frame.request, {here_});
-  if (expected_.erase(wanted.rank) > 0) store_.come_back(wanted.rank);
   for (Failure const& lost : store_.lost()) {
     if (lost.ranks.front() == wanted.rank) continue;  // the process before this one
     connection.send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
@@ -135,7 +134,7 @@ std::string ControlServer::why_of_another_job(wire::Join const& join) const {
 std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
   if (std::string why = why_of_another_job(join); !why.empty()) return why;
   Failure const* const lost = store_.find_lost(join.rank);
-  if (lost != nullptr && !expected_.contains(join.rank) && !store_.is_newcomer(join.rank)) {
+  if (lost != nullptr && !store_.is_newcomer(join.rank)) {
     return text(to_string(*lost),
                 pid == 0 ? "; rank 0 is still in that World: the next begins when rank 0 has let it go"
                          : "; a rank cannot come back into the same job");
@@ -168,11 +167,11 @@ void ControlServer::hear_end(std::uint64_t id, RankConnection& connection, wire:
 }
 
 void ControlServer::let_come_back(Rank rank) {
-  expected_.insert(rank);
   if (auto const before = of_rank_.find(rank); before != of_rank_.end()) {
     connections_.at(before->second).break_off("its process has ended");
     sweep();
   }
+  store_.come_back(rank);
   set_timer();
 }
 
@@ -198,10 +197,10 @@ void ControlServer::lose_awaited_by(ControlStore::Ticket ticket) {
 }
 
 void ControlServer::deliver(ControlStore::Answers const& answers) {
-  if (membership_ != store_.membership()) {
+  bool const begins = membership_ != store_.membership();
+  if (begins) {
     membership_ = store_.membership();
     auto const members = store_.living();
-    tell_of_membership(members);
     events_.push_back(
         Event{.kind = Event::Kind::rebuilt, .rank = members.front(), .membership = {membership_, members}});
   }
@@ -216,7 +215,7 @@ void ControlServer::deliver(ControlStore::Answers const& answers) {
       }
       connection.send({wire::Type::failed, answer.to.number, {}, wire::encode_failure(failure)});
     } else {
-      connection.send(answer.to.number, answer.values);
+      connection.send(answer.to.number, answer.values, begins ? wire::Type::begun : wire::Type::done);
     }
   }
 }
@@ -242,14 +241,6 @@ void ControlServer::tell_of_newcomer() {
   for (auto const& [rank, id] : of_rank_) {
     auto const why = store_.interruption(rank);
     if (why) connections_.at(id).send({wire::Type::interrupted, 0, {}, wire::encode_failure(*why)});
-  }
-}
-
-void ControlServer::tell_of_membership(std::span<Rank const> members) {
-  std::string const group = wire::encode_group(members);
-  for (Rank const rank : members) {
-    auto const member = of_rank_.find(rank);
-    if (member != of_rank_.end()) connections_.at(member->second).send({wire::Type::begun, 0, {}, group});
   }
 }
 

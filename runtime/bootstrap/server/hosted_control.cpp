@@ -75,8 +75,8 @@ pid_t HostedControl::process_of(Rank rank) const noexcept {
 }
 
 // The server has looked at the processes that are connected by its Unix socket, unless it does not answer.
-ControlClient::Outcome HostedControl::ask(Request const& request, Deadline deadline) {
-  Outcome outcome = ServerClient::ask(request, deadline);
+ControlClient::Outcome HostedControl::ask(wire::Frame request, Deadline deadline) {
+  Outcome outcome = ServerClient::ask(std::move(request), deadline);
   if (!outcome.failure || outcome.failure->code != ErrorCode::timeout) return outcome;
   if (is_silent() || !start_.server_is_here) ddp::note_stopped(*outcome.failure, *this, everyone());
   return outcome;

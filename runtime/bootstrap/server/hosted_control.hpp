@@ -41,7 +41,7 @@ class HostedControl final : public ServerClient {
   [[nodiscard]] void const* mpi_comm() const noexcept { return start_.mpi_comm; }
 
  protected:
-  [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
+  [[nodiscard]] Outcome ask(wire::Frame request, Deadline deadline) override;
 
  private:
   struct Neighbour {

@@ -78,7 +78,8 @@ void RankConnection::send(std::string bytes) {
 
 // Runs of equal values: how many, then of each how many values, their length, and their bytes once. Ranks
 // mostly compare what is the same on all of them.
-void RankConnection::send(std::uint64_t request, std::vector<ControlStore::Value> const& values) {
+void RankConnection::send(std::uint64_t request, std::vector<ControlStore::Value> const& values,
+                          wire::Type type) {
   struct Run {
     ControlStore::Value const* value;
     std::uint32_t count;
@@ -95,7 +96,7 @@ void RankConnection::send(std::uint64_t request, std::vector<ControlStore::Value
   }
   std::string head;
   try {
-    head = wire::encode_header(wire::Type::done, request, 0, length);
+    head = wire::encode_header(type, request, 0, length);
   } catch (Error const& error) {  // the values of all ranks together are too large for one frame
     send({wire::Type::failed, request, {}, wire::encode_failure(failure_of(error))});
     return;

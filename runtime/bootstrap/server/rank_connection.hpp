@@ -84,7 +84,8 @@ class RankConnection {
   /// Sends, or keeps what cannot be sent now. Values are shared with other connections, not copied.
   void send(std::string bytes);
   void send(wire::Frame const& frame) { send(wire::encode(frame)); }
-  void send(std::uint64_t request, std::vector<ControlStore::Value> const& values);
+  void send(std::uint64_t request, std::vector<ControlStore::Value> const& values,
+            wire::Type type = wire::Type::done);
   void flush();
   /// Whether the peer does not read its answers. Until it does, its requests stay in the socket.
   [[nodiscard]] bool paused() const noexcept { return paused_; }

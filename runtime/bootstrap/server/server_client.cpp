@@ -153,9 +153,10 @@ void ServerClient::add_lost(Failure lost) {
   if (!known) lost_.push_back(std::move(lost));
 }
 
-// Newcomers are no longer lost.
-void ServerClient::begin(wire::Frame const& frame) {
-  wire::Reader reader(frame.value);
+// Before any news that comes behind it. Newcomers are no longer lost.
+void ServerClient::begin(std::string_view membership) {
+  wire::Reader reader(membership);
+  static_cast<void>(reader.u32());
   auto const members = wire::decode_group(reader, size());
   std::lock_guard const lock(mutex_);
   is_interrupted_ = false;
@@ -176,15 +177,15 @@ void ServerClient::handle(wire::Frame const& frame) {
     is_interrupted_ = true;
     return;
   }
-  if (frame.type == wire::Type::begun) return begin(frame);
   if (frame.type == wire::Type::notice) {
     wire::Reader reader(frame.value);
     Rank const from = wire::decode_rank(reader);
     return notices_.deliver(frame.key, from, std::string(reader.rest()));
   }
   Outcome outcome;
-  if (frame.type == wire::Type::done) {
+  if (frame.type == wire::Type::done || frame.type == wire::Type::begun) {
     outcome.values = wire::decode_values(frame.value);
+    if (frame.type == wire::Type::begun) begin(outcome.values.at(0));
   } else if (frame.type == wire::Type::failed) {
     outcome.failure = wire::decode_failure(frame.value);
     if (frame.request == 0) {
@@ -197,11 +198,12 @@ void ServerClient::handle(wire::Frame const& frame) {
   pending_.answer(frame.request, std::move(outcome));
 }
 
-ControlClient::Outcome ServerClient::ask(Request const& request, Deadline deadline) {
+ControlClient::Outcome ServerClient::ask(wire::Frame request, Deadline deadline) {
   PausingDeadline const timeout(deadline);
   Waiter waiter(pending_);
   if (waiter.answered()) return waiter.take();  // closed already
-  if (auto failure = send(request.frame(waiter.number()), at_least(deadline, milliseconds(100)))) {
+  request.request = waiter.number();
+  if (auto failure = send(request, at_least(deadline, milliseconds(100)))) {
     return {std::move(failure), {}};
   }
   if (waiter.wait(timeout)) return waiter.take();

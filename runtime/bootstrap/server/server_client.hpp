@@ -55,7 +55,7 @@ class ServerClient : public ControlClient {
  protected:
   /// Whether the server did not answer in time, and nothing came from it since.
   [[nodiscard]] bool is_silent() const noexcept { return silent_; }
-  [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
+  [[nodiscard]] Outcome ask(wire::Frame request, Deadline deadline) override;
 
  private:
   using Waiter = PendingRequests<Outcome>::Waiter;
@@ -67,7 +67,7 @@ class ServerClient : public ControlClient {
   void read_until_closed() noexcept;
   void stop_reading() noexcept;
   void handle(wire::Frame const& frame);
-  void begin(wire::Frame const& frame);
+  void begin(std::string_view membership);
   /// No request can be answered any more. The first reason stays.
   void close_with(Failure failure) { pending_.close({std::move(failure), {}}); }
   /// One thread sends at a time. Returns a failure if not all was sent by the deadline.
