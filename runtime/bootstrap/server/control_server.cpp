@@ -77,7 +77,6 @@ std::vector<ControlServer::Event> ControlServer::process() {
     } else if (id == kTimerId) {
       std::uint64_t ticks = 0;
       [[maybe_unused]] auto const taken = ::read(timer_.get(), &ticks, sizeof ticks);
-      alarm_.reset();
     } else if (auto const found = connections_.find(id); found != connections_.end()) {
       serve(id, found->second);
     }
@@ -208,7 +207,6 @@ void ControlServer::set_timer() {
     if (at_once) wanted = Clock::time_point{} + std::chrono::nanoseconds(1);
     if (wanted && (!next || *wanted < *next)) next = wanted;
   }
-  if (next == alarm_) return;
   itimerspec when{};
   if (next) {
     auto const since = std::chrono::duration_cast<std::chrono::nanoseconds>(next->time_since_epoch()).count();
@@ -217,7 +215,6 @@ void ControlServer::set_timer() {
   }
   if (::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr) != 0)
     throw_errno("setting a timer", errno);
-  alarm_ = next;
 }
 
 }  // namespace ddp

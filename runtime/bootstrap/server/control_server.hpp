@@ -121,10 +121,9 @@ class ControlServer {
   std::vector<Failure> untold_;                          ///< lost ranks of which nobody has heard
   std::optional<Clock::time_point> tell_at_;             ///< when the others are to hear of them
   Clock::time_point tell_at_latest_;                     ///< tell_at_ moves no further
-  std::optional<Clock::time_point> alarm_;
-  std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
-  std::map<std::uint64_t, Rank> guards_;           ///< that wait, by connection: whose they are
-  int membership_ = 0;                             ///< the last that the owner was told of
+  std::optional<Clock::time_point> accept_again_;        ///< set while file descriptors are used up
+  std::map<std::uint64_t, Rank> guards_;                 ///< that wait, by connection: whose they are
+  int membership_ = 0;                                   ///< the last that the owner was told of
   std::vector<Event> events_;
 };
 

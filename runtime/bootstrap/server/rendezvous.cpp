@@ -1,9 +1,7 @@
 #include "bootstrap/server/rendezvous.hpp"
 
-#include <sstream>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "bootstrap/server/tcp.hpp"
 #include "bootstrap/server/unix_socket.hpp"
@@ -18,13 +16,6 @@ namespace {
 
 constexpr Rank kServer{0};
 constexpr std::chrono::milliseconds kBetweenTries{100};
-
-std::vector<std::string> split(std::string const& words) {
-  std::vector<std::string> parts;
-  Classic<std::istringstream> in(words);
-  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
-  return parts;
-}
 
 std::shared_ptr<ControlPlane> join(RankInfo const& info, FileDescriptor socket, ServerClient::Server server,
                                    HostedControl::Start start, Deadline deadline) {
@@ -42,16 +33,20 @@ Invitation Invitation::prepare(std::string who, bool of_one_host, FileDescriptor
   network = tcp::listen(0);
   invitation.port = tcp::port_of(network);
   invitation.secret = tcp::make_secret();
-  invitation.addresses = ddp::join(tcp::own_addresses(), ",");
+  invitation.addresses = tcp::own_addresses();
   return invitation;
 }
 
-std::string Invitation::text() const { return record(who, host, path, secret, port, addresses, problem); }
+std::string Invitation::text() const {
+  std::string said = record(who, host, path, secret, port, problem);
+  for (std::string const& address : addresses) append_field(said, address);
+  return said;
+}
 
 Invitation Invitation::parse(std::string const& text) {
   Invitation read;
-  if (!(RecordReader(text) >> read.who >> read.host >> read.path >> read.secret >> read.port >>
-        read.addresses >> read.problem)) {
+  RecordReader reader(text);
+  if (!(reader >> read.who >> read.host >> read.path >> read.secret >> read.port >> read.problem)) {
     throw CommError(ErrorCode::protocol,
                     ddp::text("\"", text,
                               "\" does not tell where the control server is; are ddp-launch and all "
@@ -60,6 +55,7 @@ Invitation Invitation::parse(std::string const& text) {
   if (!read.problem.empty()) {
     throw Error(ErrorCode::io, ddp::text(read.who, " cannot serve the control plane: ", read.problem));
   }
+  for (std::string address; reader >> address;) read.addresses.push_back(address);
   return read;
 }
 
@@ -67,12 +63,12 @@ bool Invitation::is_of_this_host() const { return host == host_identity(); }
 
 std::string Invitation::place() const {
   if (is_of_this_host()) return path;
-  return ddp::text(who, " on ", host_name(host), ", at port ", port, " of ", addresses);
+  return ddp::text(who, " on ", host_name(host), ", at port ", port, " of ", ddp::join(addresses, ","));
 }
 
 FileDescriptor Invitation::connect(Deadline deadline) const {
   if (is_of_this_host()) return unix_socket::connect(path, who, "is it still running?", deadline);
-  return tcp::connect({split(addresses), port, secret}, place(), deadline);
+  return tcp::connect({addresses, port, secret}, place(), deadline);
 }
 
 std::shared_ptr<HostedServer> start_server(RankInfo const& info, bool of_one_host, Invitation& invitation) {

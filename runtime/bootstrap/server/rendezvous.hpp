@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bootstrap/server/hosted_control.hpp"
 
@@ -15,7 +16,7 @@ struct Invitation {
   std::string path;            ///< for ranks of that host
   std::string secret;          ///< for others, as are the next two
   int port = 0;                ///< 0: there is no other host
-  std::string addresses;
+  std::vector<std::string> addresses;
   std::string problem;  ///< why it cannot serve; empty if it does
 
   /// For a server of this process, which then has the Unix socket `path`, and listens on `network`. That is
