@@ -6,6 +6,7 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "device/cuda/backend.hpp"
+#include "reducer/call_program.hpp"
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/in_place_messages.hpp"
 #include "reducer/reducer.hpp"
@@ -122,6 +123,11 @@ void Reducer::refuse_capture() const {
 std::string Reducer::why_not_rebuilt(bool goes_back) const {
   Turn const turn(mutex_);
   if (no_sync_depth_ > 0) return "a guard of no_sync() lives, of micro-steps that are lost; end it before";
+  if (program_calls > 0) {
+    return "it is called by a function that a step calls, such as a comm hook: let the error through, and "
+           "catch it "
+           "around the step";
+  }
   if (values_ && !goes_back) {
     return "with Options::sharding the lost rank's part of the optimizer is lost: give Replicated a function "
            "that goes back to the last checkpoint";

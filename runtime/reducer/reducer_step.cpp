@@ -5,6 +5,7 @@
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "reducer/call_program.hpp"
 
 namespace ddp {
 
@@ -151,6 +152,7 @@ void Reducer::finish_step() {
 
 void Reducer::join(std::function<void()> const& update, std::function<void()> const& before_step) {
   Turn const turn(mutex_);
+  ProgramCall const counted;  // of both functions
   require_usable();
   require(update != nullptr, "join(): expected what the program does after a step, as optimizer.step()");
   if (!parts_.uneven) {

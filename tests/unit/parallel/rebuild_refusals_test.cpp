@@ -99,6 +99,42 @@ TEST(WorldRebuild, R26ASecondCallForTheSameErrorDisturbsNobody) {
   });
 }
 
+// The reducer that calls it would be replaced.
+TEST(WorldRebuild, R26AFunctionThatAStepCallsMayNotRebuild) {
+  SurvivingRanks ranks(2);
+  ranks.run([&](World& world) {
+    ToyModel model({50});
+    DistributedDataParallel ddp(world, model.parameters(),
+                                {.uneven = DistributedDataParallelOptions::Uneven::divide_by_live});
+    Replicated alike(world, {});
+    int refused = 0;
+    auto const tries = [&] {
+      Error const error =
+          error_of([&] { world.rebuild(CommError(ErrorCode::peer_lost, "rank 2 is gone"), alike); });
+      EXPECT_EQ(error.code(), ErrorCode::unsupported);
+      EXPECT_THAT(error.what(), HasSubstr("catch it around the step"));
+      ++refused;
+    };
+    ddp.set_comm_hook({"rebuilds", [&](GradientBucket const& bucket) {
+                         tries();
+                         for (TensorView const& gradients : bucket.gradients) {
+                           bucket.communicator.all_reduce(gradients, bucket.op, bucket.stream);
+                         }
+                       }});
+    mark_all(ddp);
+    ddp.synchronize();
+    EXPECT_EQ(refused, 1);
+    if (world.rank() == 0) {
+      mark_all(ddp);
+      ddp.synchronize();
+    }
+    ddp.join(tries);
+    EXPECT_EQ(refused, world.rank() == 0 ? 2 : 3) << "of another rank's step the hook is called too";
+    EXPECT_EQ(world.membership(), 0);
+    world.barrier();
+  });
+}
+
 // A loss like the one before is another error, though it has the same words.
 TEST(WorldRebuild, R26EveryErrorThatIsThrownAnewCounts) {
   SurvivingRanks ranks(2);
@@ -121,7 +157,7 @@ TEST(WorldRebuild, R26WhoRebuildsAloneIsNamedToTheOthersAndToldHowManyAreLeft) {
       CommError const own(ErrorCode::timeout, "this rank lost its patience");
       Error const error = error_of([&] { world.rebuild(own, alike); });
       EXPECT_EQ(error.code(), ErrorCode::invalid_state);
-      EXPECT_THAT(error.what(), HasSubstr("1 of 3 ranks is left, and --min-ranks is 2"));
+      EXPECT_THAT(error.what(), HasSubstr("1 of 3 ranks is left, and --min-ranks (DDP_MIN_RANKS) is 2"));
       return;
     }
     CommError const error = error_of<CommError>([&] {
