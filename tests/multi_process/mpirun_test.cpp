@@ -47,6 +47,12 @@ TEST_F(Mpirun, AWorldThatIsAGlobalObjectIsLeftInOrder) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("rank 0 has left"), Not(HasSubstr("died"))));
 }
 
+TEST_F(Mpirun, R26HowFewRanksMayGoOnIsRefusedBeforeTheyMeet) {
+  auto const outcome = run("export DDP_MIN_RANKS=1; " + mpirun(2, {}) + LAUNCHED_RANK " '*=world'");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("find each other through MPI, which ends all of them when one is lost"));
+}
+
 TEST_F(Mpirun, NoticesGoFromRankToRank) {
   auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=notices'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -157,9 +157,11 @@ TEST(Options, R26SurvivalIsAskedForWithTheFewestThatMayGoOn) {
   EXPECT_EQ(parse_options(Words{"--survive", "--replace", "5", "ls"}).replacements, 5);
   EXPECT_THAT(refusal_of_options({"--replace", "2", "ls"}), HasSubstr("--replace is of --survive"));
   EXPECT_THAT(refusal_of_options({"--min-ranks", "2", "ls"}), HasSubstr("--min-ranks is of --survive"));
-  EXPECT_THAT(
-      refusal_of_options({"--survive", "--host", "a,b", "ls"}),
-      HasSubstr("--survive and --host contradict each other: mpirun ends every rank when one is lost"));
+  for (Words const& hosts : {Words{"--host", "a,b"}, Words{"--hostfile", "hosts"}, Words{"--nnodes", "2"}}) {
+    EXPECT_THAT(refusal_of_options({"--survive", hosts[0], hosts[1], "ls"}),
+                HasSubstr("--survive and " + hosts[0] +
+                          " contradict each other: mpirun ends every rank when one is lost"));
+  }
   EXPECT_THAT(refusal_of_options({"--survive", "--engine", "mpi", "ls"}),
               HasSubstr("--survive and --engine mpi contradict each other"));
 }
