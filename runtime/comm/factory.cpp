@@ -138,7 +138,7 @@ std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& 
                   ? make_shm(group, staged ? Device{} : here.device, deadline)
                   : make_mpi_communicator(group, deadline);
   if (!staged) return host;
-  return std::make_unique<StagedCommunicator>(std::move(host), here.device, options.timeout);
+  return std::make_unique<StagedCommunicator>(std::move(host), here.device, options.timeout, options.commits);
 }
 
 // What the rank at place 0 concludes for all, from where they are. So each of n ranks hears a few words, and

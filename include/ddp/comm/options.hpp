@@ -2,11 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 
 #include "ddp/core/export.hpp"
 
 namespace DDP_EXPORT ddp {
+
+class StepCommits;
 
 /// How a communicator is chosen, and how long it waits.
 struct CommunicatorOptions {
@@ -21,6 +24,8 @@ struct CommunicatorOptions {
   int comm_sms = 0;
   /// What the error of a timeout advises to raise: where the users of this program set `timeout`.
   std::string timeout_setting = "CommunicatorOptions::timeout";
+  /// For World: what tells the steps of its GPU that an operation was ended early. Null: nobody asks.
+  std::shared_ptr<StepCommits> commits{};
 };
 
 }  // namespace ddp

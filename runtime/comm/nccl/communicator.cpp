@@ -39,7 +39,7 @@ void check_ctas(int sms) {
 std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
                                                      CommunicatorOptions const& options) {
   if (options.comm_sms > 0) check_ctas(options.comm_sms);
-  NcclGroup group{members, device, options.comm_sms};
+  NcclGroup group{members, device, options.comm_sms, options.commits};
   group.name += "/nccl";
   return std::make_unique<NcclCommunicator>(
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));
@@ -180,8 +180,8 @@ std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> 
   ++splits_;
   if (ranks.empty()) return nullptr;
   if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), group.waiting.timeout);
-  NcclGroup child{group.part(ranks, text(group.name, "/", splits_, "-", ranks[0])), device(),
-                  group.most_ctas};
+  NcclGroup child{group.part(ranks, text(group.name, "/", splits_, "-", ranks[0])), device(), group.most_ctas,
+                  group.commits};
   return std::make_unique<NcclCommunicator>(connect_nccl(std::move(child), deadline));
 }
 

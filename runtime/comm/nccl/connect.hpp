@@ -9,6 +9,7 @@
 #include "comm/nccl/calls/published_calls.hpp"
 #include "comm/nccl/calls/remote_calls.hpp"
 #include "comm/nccl/handles.hpp"
+#include "comm/step_commits.hpp"
 #include "core/system/host_identity.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/device.hpp"
@@ -18,9 +19,10 @@ namespace ddp {
 /// Ranks with a GPU each.
 struct NcclGroup : MemberGroup {
   Device device;
-  int most_ctas = 0;                      ///< of an operation; 0: NCCL chooses
-  std::string host = host_identity();     ///< within which ranks share memory
-  std::vector<std::string> host_names{};  ///< of all ranks, once they are connected
+  int most_ctas = 0;                       ///< of an operation; 0: NCCL chooses
+  std::shared_ptr<StepCommits> commits{};  ///< told before operations are ended early; may be null
+  std::string host = host_identity();      ///< within which ranks share memory
+  std::vector<std::string> host_names{};   ///< of all ranks, once they are connected
 };
 
 struct NcclConnection {

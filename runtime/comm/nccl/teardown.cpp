@@ -74,6 +74,7 @@ void NcclTeardown::finish(bool in_order) noexcept {
 }
 
 void NcclTeardown::abort() noexcept {
+  if (group_.commits) group_.commits->poison();
   gate_.shut();
   abort_within_bound(group_, [this] {
     on_device(group_.device, [this] { handles_->abort([this] { gate_.wait_for_calls(); }); });

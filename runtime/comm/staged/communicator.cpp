@@ -63,10 +63,12 @@ class StagedCommunicator::Pipeline {
 };
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Device device,
-                                       std::chrono::milliseconds timeout)
+                                       std::chrono::milliseconds timeout,
+                                       std::shared_ptr<StepCommits> commits)
     : CommunicatorBackend(inner->rank(), inner->size(), device),
       inner_(std::move(inner)),
       timeout_(timeout),
+      commits_(std::move(commits)),
       last_(device) {
   require(inner_->device().kind == DeviceKind::cpu, [&] {
     return text("a staged communicator needs one for host memory, not for ", inner_->device());
@@ -111,15 +113,6 @@ void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& 
     abort(error.what());
     throw;
   }
-  // If the host's stream has failed because the stream that it waited for failed, the others need not wait
-  // for this rank.
-  host_.enqueue_always([this] {
-    try {
-      host_.watch()->check();
-    } catch (std::exception const& error) {
-      inner_->abort(error.what());
-    }
-  });
 }
 
 void StagedCommunicator::run(Operation const& operation, Pipeline& pipeline) {
@@ -209,6 +202,18 @@ void StagedCommunicator::pass_on(Part const& part) {
   inner.whole = part.operation.count;
   if (inner.op.factor != nullptr) inner.op.factor = part.factor;
   backend_of(*inner_).enqueue({&inner, 1}, host_);
+  host_.enqueue_always([this] { tell_of_failure(); });
+}
+
+// Before the device goes on, which it does after a failure too. If the host's stream has failed because the
+// stream that it waited for failed, the other ranks need not wait for this one.
+void StagedCommunicator::tell_of_failure() {
+  try {
+    host_.watch()->check();
+  } catch (std::exception const& error) {
+    if (commits_) commits_->poison();
+    inner_->abort(error.what());
+  }
 }
 
 void StagedCommunicator::finish_operations(char const* what) const {
@@ -222,7 +227,7 @@ std::unique_ptr<Communicator> StagedCommunicator::split_off(std::span<Rank const
   auto child = inner_->split(ranks);
   if (!child) return nullptr;
   if (child->size() == 1) return std::make_unique<SoloCommunicator>(device(), timeout_);
-  return std::make_unique<StagedCommunicator>(std::move(child), device(), timeout_);
+  return std::make_unique<StagedCommunicator>(std::move(child), device(), timeout_, commits_);
 }
 
 Tensor StagedCommunicator::allocate(Bytes bytes) {

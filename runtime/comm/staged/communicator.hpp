@@ -8,6 +8,7 @@
 
 #include "comm/communicator_backend.hpp"
 #include "comm/last_operation.hpp"
+#include "comm/step_commits.hpp"
 
 namespace ddp {
 
@@ -19,8 +20,10 @@ namespace ddp {
 /// not know when a stream waits for the host, and the host for another stream.
 class StagedCommunicator final : public CommunicatorBackend {
  public:
-  /// `inner` is for memory of the CPU; `timeout`: of its operations.
-  StagedCommunicator(std::unique_ptr<Communicator> inner, Device device, std::chrono::milliseconds timeout);
+  /// `inner` is for memory of the CPU; `timeout`: of its operations. `commits`, which may be null, are told
+  /// before the device goes on behind an operation that failed.
+  StagedCommunicator(std::unique_ptr<Communicator> inner, Device device, std::chrono::milliseconds timeout,
+                     std::shared_ptr<StepCommits> commits = nullptr);
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "staged"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
@@ -50,6 +53,7 @@ class StagedCommunicator final : public CommunicatorBackend {
 
   void copy_in(Part const& part, Stream& stream) const;
   void pass_on(Part const& part);
+  void tell_of_failure();
   void copy_out(Part const& part, Stream& stream) const;
 
   [[nodiscard]] std::byte* half(std::size_t index) const noexcept;
@@ -61,6 +65,7 @@ class StagedCommunicator final : public CommunicatorBackend {
 
   std::unique_ptr<Communicator> inner_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<StepCommits> commits_;
   Tensor staging_;  // two halves, pinned
   Tensor factors_;  // one beside each half
   LastOperation last_;

@@ -29,7 +29,8 @@ class FakeNcclRanks : public ::testing::Test {
     job_ = std::make_shared<InProcessJob>(size);
     run_ranks(size, [&](int r) {
       auto const control = std::make_shared<CountedControl>(job_, Rank{r}, notices_);
-      NcclGroup group{{control, "test", control->everyone(), control->rank(), {timeout}}, Device{}};
+      NcclGroup group{
+          {control, "test", control->everyone(), control->rank(), {timeout}}, Device{}, 0, commits_};
       if (host_of_) group.host = host_of_(r);
       NcclConnection connection = connect_nccl(std::move(group), Deadline::after(std::chrono::seconds(60)));
       control->barrier("connected", Deadline::after(std::chrono::seconds(60)));
@@ -37,6 +38,7 @@ class FakeNcclRanks : public ::testing::Test {
     });
     EXPECT_EQ(fake_nccl::open_communicators(), 0) << "something was neither closed nor aborted";
   }
+  std::shared_ptr<StepCommits> const commits_ = std::make_shared<StepCommits>();  // of all ranks
   std::function<std::string(int rank)> host_of_;  // unset: all ranks are on this host
   /// How many notices ranks have sent.
   [[nodiscard]] int notices() const { return notices_; }

@@ -127,6 +127,19 @@ TEST_F(Watchdog, AbortsForAFailureThoughCudaDoesNotAnswer) {
   });
 }
 
+// The kernels of an operation return when it is aborted, and what comes behind them on the GPU runs.
+TEST_F(Watchdog, R26TellsOfAFailureBeforeItAborts) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    int const open = fake_nccl::open_communicators();
+    call(watchdog, stream);
+    EXPECT_EQ(*commits_->poisoned(), 0U);
+    watchdog.fail({.code = ErrorCode::aborted, .detail = "the user pressed stop"});
+    Deadline const give_up = Deadline::after(30s);
+    while (fake_nccl::open_communicators() == open && !give_up.expired()) std::this_thread::yield();
+    EXPECT_NE(*commits_->poisoned(), 0U);
+  });
+}
+
 // An operation that is seen to stand behind other work is not late; if nothing is seen any more it may be.
 TEST_F(Watchdog, CountsNoTimeBehindOtherWorkUnlessCudaDoesNotAnswer) {
   on_one_of_two(150ms, [](NcclWatchdog& watchdog, CudaStream& stream) {

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <latch>
+
 #include "support/contract/contract_threads.hpp"
 #include "support/devices/virtual_cpus.hpp"
 
@@ -44,6 +46,33 @@ TEST(StagedCommunicator, AFailureOfOneRanksStreamEndsTheOperationOfAll) {
     EXPECT_EQ(error.code(), rank == 0 ? ErrorCode::device : ErrorCode::aborted);
   });
   for (auto const& each : communicators) EXPECT_THROW(each->check_health(), CommError);
+}
+
+// The device goes on behind a failed operation, with half a sum: what looks at the word must see it.
+TEST(StagedCommunicator, R26TellsOfAFailureBeforeTheDeviceGoesOn) {
+  auto inner = make_in_process_communicators(2, {.timeout = std::chrono::minutes(5)});
+  std::latch called(1);
+  run_ranks(2, [&](int rank) {
+    auto const commits = std::make_shared<StepCommits>();
+    StagedCommunicator comm(std::move(inner[static_cast<std::size_t>(rank)]), Device{},
+                            std::chrono::minutes(5), commits);
+    HostStream stream;
+    Elements<float> const values(comm, 1000, 1.0F);
+    comm.all_reduce(values.view(), ReduceOp::sum(), stream);
+    stream.synchronize();
+    EXPECT_EQ(*commits->poisoned(), 0U);
+    if (rank == 0) {
+      called.wait();
+      return comm.abort("given up");
+    }
+    std::uint32_t seen = 0;
+    static_cast<void>(failure_of<Error>(stream, [&] {
+      comm.all_reduce(values.view(), ReduceOp::sum(), stream);
+      stream.enqueue_always([&seen, word = commits->poisoned()] { seen = *word; });
+      called.count_down();
+    }));
+    EXPECT_NE(seen, 0U);
+  });
 }
 
 TEST(StagedCommunicator, RefusesAStreamOfAnotherDevice) {
