@@ -2,9 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <span>
 
 #include "comm/communicator_backend.hpp"
+#include "comm/step_commits.hpp"
+#include "ddp/core/tensor.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/stream.hpp"
 
@@ -16,6 +19,8 @@ struct ReducerLane {
   CommunicatorBackend* communicator = nullptr;  ///< used by one Reducer alone, on `comm_stream` alone
   Stream* compute_stream = nullptr;             ///< where the program writes gradients
   Stream* comm_stream = nullptr;                ///< where collectives run
+  std::shared_ptr<StepCommits> commits{};       ///< of the World, if a GPU's steps are committed (R26)
+  Tensor skip{};  ///< f32[1]: 1 where an optimizer is to skip the step; one for all Reducers of a model
 };
 
 /// The lane of a device. Throws Error(invalid_argument) if there is none.

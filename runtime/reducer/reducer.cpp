@@ -132,7 +132,10 @@ std::string Reducer::why_not_rebuilt(bool goes_back) const {
     return "with Options::sharding the lost rank's part of the optimizer is lost: give Replicated a function "
            "that goes back to the last checkpoint";
   }
-  return why_not_rebuilt_;
+  if (parts_.commit && (values_ || updates_.is_used() || parts_.uneven)) {
+    return "on a GPU Options::sharding, on_bucket_ready() and join() cannot follow their World yet";
+  }
+  return state_.lanes.size() > 1 ? "its parameters lie on several devices" : "";
 }
 
 // ---- calls
@@ -360,6 +363,16 @@ TensorView Reducer::gradient(std::size_t index) const {
 std::uint64_t Reducer::steps() const {
   Turn const turn(mutex_);
   return state_.step.number;
+}
+
+// A step whose end threw on the host has no update behind it, though the GPU may have committed it.
+std::uint64_t Reducer::committed_steps() const {
+  std::uint64_t const done = steps();
+  return parts_.commit ? std::min(parts_.commit->committed(), done) : done;
+}
+
+void Reducer::await_commits() const {
+  if (parts_.commit) parts_.commit->wait();
 }
 
 std::size_t Reducer::messages() const {

@@ -64,6 +64,9 @@ class Reducer {
   [[nodiscard]] TensorView found_nonfinite() const {
     return GradientChecks::found_nonfinite(parts_.checks.get());
   }
+  [[nodiscard]] TensorView uncommitted() const {
+    return parts_.commit ? state_.lanes[0].skip.view() : TensorView{};
+  }
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
   void rebind_value(std::size_t index, TensorView const& value);
   void tell_with_tail(std::size_t flags, UsedParameters::TellFlags say);
@@ -90,8 +93,6 @@ class Reducer {
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return state_.parameters; }
   /// The gradient of parameter `index`, wherever it lives.
   [[nodiscard]] TensorView gradient(std::size_t index) const;
-  /// What has a pointer to this object, and so keeps a World from being rebuilt: `why`, a literal.
-  void cannot_be_rebuilt(char const* why) noexcept { why_not_rebuilt_ = why; }
   /// Why another Reducer, of fewer ranks, cannot go on in this one's place between steps, or after a failed
   /// one; empty if it can. `goes_back`: to a checkpoint, which has what is nowhere else.
   [[nodiscard]] std::string why_not_rebuilt(bool goes_back) const;
@@ -101,6 +102,10 @@ class Reducer {
   /// The plan in use; a new one after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept { return state_.buckets.plan(); }
   [[nodiscard]] std::uint64_t steps() const;
+  /// How many of them are committed: on a GPU the host may be one ahead. Exact when the streams have ended.
+  [[nodiscard]] std::uint64_t committed_steps() const;
+  /// The host waits until all steps of the World that are enqueued are committed; throws CommError.
+  void await_commits() const;
   /// All-reduces of gradients in a step.
   [[nodiscard]] std::size_t messages() const;
   /// How often the buckets were rebuilt: 0 or 1.
@@ -170,7 +175,6 @@ class Reducer {
   bool updated_in_recording_ = false;    // update_slices() was
   StepRecorder recorder_;
   int no_sync_depth_ = 0;
-  char const* why_not_rebuilt_ = "";
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 

@@ -127,10 +127,12 @@ void Reducer::replay_and_send(RecordedStep const& step) {
   ReducerLane const& lane = state_.lanes[0];
   or_fail([&] {
     lane.communicator->check_health();  // first: a failed communicator frees the graph
+    if (parts_.commit) parts_.commit->wait();
     recorder_.wait_for_older_replay(lane);
     parts_.weights.begin_replay();
     if (parts_.statistics) parts_.statistics->begin_replay(*step.graph, step.times);
     lane.communicator->replay(*step.graph, *lane.compute_stream);
+    if (parts_.commit) parts_.commit->replayed();
     recorder_.replayed(lane);
     lane.comm_stream->wait(*lane.compute_stream);  // the next operation there may be one without a wait
     parts_.used.was_sent();

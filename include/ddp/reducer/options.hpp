@@ -73,6 +73,10 @@ struct DistributedDataParallelOptions {
   /// Measures every step (StepStatistics) without waiting on the host: events on the streams, and 16 bytes
   /// of each rank with the step's last message. The same on every rank; DDP_STATISTICS sets it.
   bool statistics = false;
+  /// Where a GPU's ranks go on without a lost one (ddp-launch --survive): synchronize() waits until the step
+  /// is committed, and throws CommError if it broke, for an optimizer that cannot look at uncommitted(). The
+  /// host then never runs ahead of the GPU.
+  bool await_commit = false;
   /// Parameters may be marked several times in a step; the first step learns how often.
   bool allow_repeated_ready = false;
   /// Reorder buckets after the first synchronised step. If the order changes, arena storage moves the

@@ -69,6 +69,9 @@ void end_on(Device device, std::function<void()> const& end) noexcept;
 /// theirs. Does nothing while `compute` is captured into a graph, nor for a stream of the program's own or of
 /// an SmPartition. No other thread may use `comm` meanwhile.
 void choose_queue(Stream& comm, Stream& compute);
+/// The host waits for `stream`, also for what a failure has ended. Later waits for the stream do not throw
+/// failures of before: the program knows them.
+void forget_failures(Stream& stream) noexcept;
 [[nodiscard]] std::unique_ptr<Event::Mark> make_mark(Device device);
 
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);

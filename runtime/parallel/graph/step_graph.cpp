@@ -20,7 +20,6 @@ bool is_on_gpu(DistributedDataParallel const& ddp) {
 StepGraph::StepGraph(DistributedDataParallel& ddp, std::function<void()> step, Options options)
     : ddp_(ddp), step_(std::move(step)), options_(std::move(options)), warm_up_(options_.warm_up) {
   require(step_ != nullptr, "StepGraph: expected a function that does one step, found none");
-  if (is_on_gpu(ddp_)) reducer_of(ddp_).cannot_be_rebuilt("a StepGraph of a GPU cannot follow its World yet");
   require(warm_up_ >= 1, [&] { return text("StepGraph: expected warm_up of at least 1, found ", warm_up_); });
 }
 

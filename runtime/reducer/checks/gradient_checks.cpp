@@ -89,7 +89,9 @@ GradientChecks::GradientChecks(ReducerState const& of, RankWeights const& weight
       all_flags_(step_words(Shape{of.parameters.size() * of.ranks.size()}, DType::u8, lane_.device)),
       norm_(step_words(Shape{1}, DType::f64, lane_.device)),
       factor_(step_words(Shape{1}, DType::f64, lane_.device)),
-      found_(step_words(Shape{1}, DType::f32, lane_.device)) {
+      found_(options.nonfinite == Nonfinite::flag && lane_.skip.view().data != nullptr
+                 ? lane_.skip
+                 : step_words(Shape{1}, DType::f32, lane_.device)) {
   if (lane_.device.kind != DeviceKind::cuda) return;
   DeviceGuard const guard(lane_.device);
   cuda::load_check_kernels();

@@ -2,6 +2,7 @@
 #include "reducer/checks/gradient_checks.hpp"
 #include "reducer/checks/replica_check.hpp"
 #include "reducer/parts/rank_flags.hpp"
+#include "reducer/parts/step_commit.hpp"
 #include "reducer/parts/step_head.hpp"
 #include "reducer/statistics/rank_times.hpp"
 
@@ -43,5 +44,8 @@ void hash_elements(std::span<GradientRun const> /*runs*/, std::uint64_t* /*hashe
   refuse(stream.device());
 }
 void load_hash_kernels() {}
+void load_commit_kernel(Device device) { refuse(device); }
+void commit_step(StepCommit::Words const& /*words*/, Stream& stream) { refuse(stream.device()); }
+void require_no_failure(Stream& stream) { refuse(stream.device()); }
 
 }  // namespace ddp::cuda

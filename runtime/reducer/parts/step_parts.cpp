@@ -46,6 +46,13 @@ std::unique_ptr<GradientChecks> make_checks(Options const& options, ReducerState
   return std::make_unique<GradientChecks>(of, weights, options);
 }
 
+// Parameters on several devices keep a World from being rebuilt.
+std::unique_ptr<StepCommit> make_commit(Options const& options, ReducerState const& of) {
+  if (of.lanes.size() != 1 || of.lanes[0].commits == nullptr) return nullptr;
+  return std::make_unique<StepCommit>(of, options.nonfinite == Options::Nonfinite::flag,
+                                      options.await_commit);
+}
+
 }  // namespace
 
 StepParts::StepParts(Options const& options, ReducerState const& of)
@@ -56,7 +63,8 @@ StepParts::StepParts(Options const& options, ReducerState const& of)
       replica_check(options.verify_every == 0 ? nullptr
                                               : std::make_unique<ReplicaCheck>(of, options.verify_every)),
       statistics(options.statistics ? std::make_unique<Statistics>(of) : nullptr),
-      all_{&used, &weights, uneven.get(), checks.get(), replica_check.get(), statistics.get()} {
+      commit(make_commit(options, of)),
+      all_{&used, &weights, uneven.get(), checks.get(), replica_check.get(), statistics.get(), commit.get()} {
   std::erase(all_, nullptr);
 }
 

@@ -9,6 +9,7 @@
 #include "reducer/checks/gradient_checks.hpp"
 #include "reducer/checks/replica_check.hpp"
 #include "reducer/parts/rank_weights.hpp"
+#include "reducer/parts/step_commit.hpp"
 #include "reducer/parts/uneven.hpp"
 #include "reducer/parts/used_parameters.hpp"
 #include "reducer/statistics/statistics.hpp"
@@ -38,10 +39,12 @@ struct StepParts {
   std::unique_ptr<GradientChecks> checks;
   std::unique_ptr<ReplicaCheck> replica_check;
   std::unique_ptr<Statistics> statistics;
+  std::unique_ptr<StepCommit> commit;
 
  private:
   // In the order of the calls, which is that of messages and the same on every rank. UsedParameters, whose
   // head() waits on the host, come before RankWeights; GradientChecks look at a bucket before its last event.
+  // StepCommit comes behind what it commits.
   std::vector<StepPart*> all_;
 };
 

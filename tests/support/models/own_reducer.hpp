@@ -17,14 +17,21 @@ class OwnReducer {
   template <class T>
   explicit OwnReducer(DeviceToy<T>& model, DistributedDataParallelOptions const& options = {})
       : OwnReducer(model, options, world().communicator().split(all_ranks(world().size()))) {}
+  /// Whose steps are committed.
+  template <class T>
+  OwnReducer(DeviceToy<T>& model, DistributedDataParallelOptions const& options,
+             std::shared_ptr<StepCommits> commits)
+      : OwnReducer(model, options, world().communicator().split(all_ranks(world().size())),
+                   std::move(commits)) {}
   /// With a communicator of all ranks that has another deadline than the world's.
   template <class T>
   OwnReducer(DeviceToy<T>& model, DistributedDataParallelOptions const& options,
-             std::unique_ptr<Communicator> communicator)
+             std::unique_ptr<Communicator> communicator, std::shared_ptr<StepCommits> commits = nullptr)
       : communicator_(std::move(communicator)),
         reducer_(ReducerRanks(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
                               std::chrono::seconds(30)),
-                 {{world().device(), &backend_of(*communicator_), compute_.get(), comm_.get()}},
+                 {{world().device(), &backend_of(*communicator_), compute_.get(), comm_.get(), commits,
+                   commits ? zeros(Shape{1}, DType::f32, world().device()) : Tensor()}},
                  model.parameters(), options) {}
   Reducer* operator->() { return &reducer_; }
   [[nodiscard]] Communicator const& communicator() const { return *communicator_; }

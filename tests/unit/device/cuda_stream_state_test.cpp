@@ -36,6 +36,23 @@ class Counter final : public StreamWatch {
   mutable std::vector<std::uint64_t> settled_;
 };
 
+class Failed final : public StreamWatch {
+ public:
+  void check() const override { throw CommError(ErrorCode::peer_lost, "rank 3 was killed"); }
+};
+
+TEST(CudaStream, R26ForgetsFailuresThatARebuildHasDealtWithAndNoOthers) {
+  State stream(Device{}, nullptr, false);
+  auto const lives = std::make_shared<Counter>();
+  lives->enqueue(5);
+  stream.watches().add(lives);
+  stream.watches().add(std::make_shared<Failed>());
+  EXPECT_THROW(stream.watches().check(), CommError);
+  stream.watches().forget_failed();
+  EXPECT_NO_THROW(stream.watches().check());
+  EXPECT_EQ(stream.watches().dues().size(), 1U);
+}
+
 // A13
 TEST(CudaStream, AStreamOfTheCpuIsRefusedWithWhatThisProcessSeesAndWhatToDo) {
   ::setenv("CUDA_VISIBLE_DEVICES", "", 1);

@@ -259,6 +259,15 @@ void CudaStream::block(HostStream& host) {
 
 bool CudaStream::is_capturing() const { return state_->is_capturing(); }
 
+void cuda::forget_failures(Stream& stream) noexcept {
+  try {
+    stream.synchronize();
+  } catch (std::exception const& error) {
+    log(LogLevel::debug, error.what());
+  }
+  cuda_stream(stream).state()->watches().forget_failed();
+}
+
 CudaStream& cuda_stream(Stream& stream) {
   auto* const cuda = dynamic_cast<CudaStream*>(&stream);
   require(cuda != nullptr, [&] {

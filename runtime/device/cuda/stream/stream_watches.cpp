@@ -60,6 +60,19 @@ std::list<StreamWatches::Watched> StreamWatches::take_what_is_over() {
   return over;
 }
 
+void StreamWatches::forget_failed() {
+  std::list<Watched> failed;
+  std::lock_guard const lock(mutex_);
+  for (auto next = watches_.begin(); next != watches_.end();) {
+    auto const each = next++;
+    try {
+      each->watch->check();
+    } catch (std::exception const&) {
+      if (each->settling == 0) failed.splice(failed.end(), watches_, each);
+    }
+  }
+}
+
 void StreamWatches::check() {
   std::lock_guard const lock(mutex_);
   for (Watched& watched : watches_) {
