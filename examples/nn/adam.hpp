@@ -62,6 +62,9 @@ class Adam {
   /// DistributedDataParallel::zero_gradients(). It can be recorded into a CUDA graph.
   void update(ddp::Slice const& slice, ddp::Stream& stream);
 
+  /// From now on: where `found`, f32[1] on the weights' GPU, is 1 when a step runs, that step changes nothing
+  /// there, as with DistributedDataParallel::uncommitted(). Empty: every step counts.
+  void skip_where(ddp::TensorView const& found) noexcept { skip_ = found; }
   void set_learning_rate(double learning_rate) noexcept { options_.learning_rate = learning_rate; }
 
   /// All that the next step depends on, for checkpoints: "fc1.weight.mean", "fc1.weight.square", …, "steps".
@@ -85,6 +88,7 @@ class Adam {
   std::int64_t steps_ = 0;
   AdamStep step_;
   ddp::Tensor numbers_;  // step_ on a GPU
+  ddp::TensorView skip_;
 };
 
 namespace cpu {
@@ -95,7 +99,8 @@ namespace cuda {
 /// numbers u8[sizeof(AdamStep)] = step.
 void write_step(Context const& context, ddp::TensorView const& numbers, AdamStep const& step);
 void adam_step(Context const& context, ddp::TensorView const& value, ddp::TensorView const& gradient,
-               ddp::TensorView const& mean, ddp::TensorView const& square, ddp::TensorView const& numbers);
+               ddp::TensorView const& mean, ddp::TensorView const& square, ddp::TensorView const& numbers,
+               ddp::TensorView const& skip);
 }  // namespace cuda
 
 }  // namespace nn

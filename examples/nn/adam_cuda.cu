@@ -10,7 +10,8 @@ __global__ void write(AdamStep* numbers, AdamStep step) { *numbers = step; }
 
 template <class T>
 __global__ void update(T* __restrict__ w, T* __restrict__ g, T* __restrict__ m, T* __restrict__ v,
-                       std::size_t count, AdamStep const* __restrict__ numbers) {
+                       std::size_t count, AdamStep const* __restrict__ numbers, float const* skip) {
+  if (skip != nullptr && *skip != 0) return;
   auto const rate = static_cast<T>(numbers->rate);
   auto const scale = static_cast<T>(numbers->scale);
   auto const beta1 = static_cast<T>(numbers->beta1);
@@ -36,14 +37,16 @@ void write_step(Context const& context, ddp::TensorView const& numbers, AdamStep
 }
 
 void adam_step(Context const& context, ddp::TensorView const& value, ddp::TensorView const& gradient,
-               ddp::TensorView const& mean, ddp::TensorView const& square, ddp::TensorView const& numbers) {
+               ddp::TensorView const& mean, ddp::TensorView const& square, ddp::TensorView const& numbers,
+               ddp::TensorView const& skip) {
   if (value.count() == 0) return;
   ddp::DeviceGuard const guard(context.device());
   dispatch_floating(value.dtype, [&](auto type) {
     using T = decltype(type);
     update<T><<<blocks_for(value.count()), kThreads, 0, stream_of(context)>>>(
         elements<T>(value, context), elements<T>(gradient, context), elements<T>(mean, context),
-        elements<T>(square, context), value.count(), static_cast<AdamStep const*>(numbers.data));
+        elements<T>(square, context), value.count(), static_cast<AdamStep const*>(numbers.data),
+        static_cast<float const*>(skip.data));
   });
   check_launch("adam_step");
 }

@@ -117,6 +117,7 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
     } else {
       optimizer.emplace(net.weights(), rates);
     }
+    if (options.survive) optimizer->skip_where(ddp.uncommitted());
   };
   make_optimizer();
   ddp::DistributedSampler sampler(set.train.size(), world, {.shuffle = true, .seed = options.seed});

@@ -385,7 +385,7 @@ std::string help_text() {
       << "\n"
          "Environment of each rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
          "GROUP_WORLD_SIZE,\nMASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, DDP_JOB_ID, DDP_GENERATION, "
-         "DDP_REPLACEMENT, "
+         "DDP_REPLACEMENT, DDP_SURVIVE, "
          "DDP_CONTROL, DDP_ERROR_FILE;\nPYTHONUNBUFFERED, OMP_NUM_THREADS, COLUMNS and LINES where they are "
          "unset. GPU ranks: CUDA_VISIBLE_DEVICES\nas UUIDs, DDP_VIRTUAL_DEVICES with --virtual, "
          "NCCL_SOCKET_IFNAME=lo and NCCL_RAS_ENABLE=0 where they are unset.\n"

@@ -21,10 +21,6 @@ std::string quoted(std::string const& word) {
 
 void check_survival(Options const& options, std::span<PlannedRank const> ranks) {
   if (!options.survive) return;
-  if (ranks.front().device.kind != DeviceKind::cpu) {
-    refuse_options(
-        "--survive: ranks with a GPU cannot go on without a lost one yet; --cpus N starts CPU ranks");
-  }
   if (static_cast<std::size_t>(options.min_ranks) > ranks.size()) {
     refuse_options(text("--min-ranks ", options.min_ranks, ": the job has ", ranks.size(),
                         ranks.size() == 1 ? " rank" : " ranks"));

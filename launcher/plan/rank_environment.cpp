@@ -78,6 +78,7 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
                      {"DDP_GENERATION", generation},
                      {"DDP_CONTROL", facts.control},
                      {"DDP_ERROR_FILE", error_file(facts.error_dir, rank.rank)}});
+  if (plan.min_ranks) variables.emplace_back("DDP_SURVIVE", "1");
   if (facts.replacement > 0) variables.emplace_back("DDP_REPLACEMENT", text(facts.replacement));
   if (!facts.flight.empty()) variables.emplace_back("DDP_FLIGHT", facts.flight);
   append(variables, device_variables(plan, rank));
@@ -91,7 +92,7 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
 bool is_of_one_job(std::string_view name) {
   // With the first variable, PyTorch's rank 0 would wait for a store that only torchrun serves. The others
   // are chosen anew for each job.
-  static constexpr std::array<std::string_view, 10> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
+  static constexpr std::array<std::string_view, 11> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
                                                              "TORCHELASTIC_ERROR_FILE",
                                                              "DDP_STDOUT",
                                                              "DDP_TERMINAL",
@@ -99,6 +100,7 @@ bool is_of_one_job(std::string_view name) {
                                                              "DDP_CONTROL",
                                                              "DDP_INVITATION",
                                                              "DDP_REPLACEMENT",
+                                                             "DDP_SURVIVE",
                                                              "DDP_ERROR_FILE",
                                                              "DDP_FLIGHT"};
   return std::ranges::find(kForeign, name) != kForeign.end();

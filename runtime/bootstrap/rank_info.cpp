@@ -276,6 +276,7 @@ RankInfo RankInfo::from(Lookup const& lookup) {
     info.replacement = number("DDP_REPLACEMENT", *replacement, 0, kMostRanks);
   }
   read_min_ranks(lookup, info);
+  info.survives = info.min_ranks > 0 || lookup("DDP_SURVIVE") == "1";
   if (auto secret = lookup("DDP_JOB_SECRET")) {
     info.secret = std::move(*secret);
     info.secret_is_known = false;

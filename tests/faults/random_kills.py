@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills ranks of trainings at random moments, and looks whether each job ends as docs/surviving.md promises (R26).
 
-random_kills.py [--replace] [--shard] [--losses N] BUILD_FOLDER [JOBS [SEED]]
+random_kills.py [--replace] [--shard] [--losses N] [--gpus LIST [--virtual N]] BUILD_FOLDER [JOBS [SEED]]
 
 Each job is train_mlp on 2 to 6 CPU ranks under ddp-launch --survive. One to three of its ranks are killed: during the start,
 while it trains, while the others rebuild, at the end; in half of the jobs while they write checkpoints too. It prints what
@@ -9,7 +9,8 @@ did not end as promised, with the seed that repeats its kills (not their timing)
 job takes about a second. With --replace new processes stand for lost ranks, which may be killed too. With --shard the optimizer is sharded, and all jobs
 save, since ranks go back to what is saved.
 --losses N is one job that loses and replaces N ranks, each when all are there again; it prints the memory and descriptors of
-ddp-launch and of the rank that is never killed.
+ddp-launch and of the rank that is never killed. --gpus and --virtual are ddp-launch's: a rank on each of these GPUs, or N on
+each; a job takes about five seconds then.
 """
 import hashlib
 import json
@@ -23,6 +24,14 @@ import tempfile
 import time
 
 LONGEST = 60  # seconds, of a job that takes two
+GPUS = []  # ddp-launch's options
+
+
+def where(cpus):
+    """How many ranks there are, and what tells ddp-launch so: `cpus`, unless GPUs were asked for."""
+    if not GPUS:
+        return cpus, ["--cpus", str(cpus)]
+    return len(GPUS[1].split(",")) * (int(GPUS[3]) if len(GPUS) > 2 else 1), GPUS
 
 
 def ranks_of(launcher):
@@ -67,7 +76,7 @@ def broken_checkpoints(folder):
 def run_job(build, seed, replace, shard):
     """Why the job did not end as promised; empty if it did."""
     choose = random.Random(seed)
-    ranks = choose.randint(2, 6)
+    ranks, places = where(choose.randint(2, 6))
     kills = min(choose.choice([1, 1, 1, 2, 2, 3]), ranks - 1)
     from_start = choose.random() < 0.15
     saves = choose.random() < 0.5 or shard
@@ -78,9 +87,9 @@ def run_job(build, seed, replace, shard):
         environment = dict(os.environ, DDP_TIMEOUT="10", TMPDIR=str(folder / "tmp"), RANDOM_KILLS=mark.split("=")[1])
         with open(folder / "out", "w") as out, open(folder / "err", "w") as err:
             job = subprocess.Popen(
-                [build / "launcher/ddp-launch", "--survive", *(["--replace", "3"] if replace else []), "--cpus", str(ranks), "--no-log-files", "--",
+                [build / "launcher/ddp-launch", "--survive", *(["--replace", "3"] if replace else []), *places, "--no-log-files", "--",
                  build / "examples/train_mlp/train_mlp", "--survive", "--synthetic", "--limit", "8000", "--hidden", "32",
-                 "--batch", "64", "--epochs", "9", *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else []),
+                 "--batch", "64", "--epochs", "40" if GPUS else "9", *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else []),
                  *(["--shard"] if shard else [])],
                 stdout=out, stderr=err, cwd=folder, env=environment)
         said = lambda: (folder / "out").read_text()
@@ -125,11 +134,13 @@ def usage_of(pid):
 
 def lose_many(build, losses):
     """Why such a job did not go on; empty if it did."""
+    ranks, places = where(3)
+    again = f"{ranks} of {ranks} ranks again"
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         with open(folder / "out", "w") as out, open(folder / "err", "w") as err:
             job = subprocess.Popen(
-                [build / "launcher/ddp-launch", "--survive", "--replace", str(losses), "--cpus", "3", "--no-log-files", "--",
+                [build / "launcher/ddp-launch", "--survive", "--replace", str(losses), *places, "--no-log-files", "--",
                  build / "examples/train_mlp/train_mlp", "--survive", "--synthetic", "--limit", "8000", "--hidden", "32",
                  "--batch", "64", "--epochs", "1000000"], stdout=out, stderr=err, cwd=folder)
         said = lambda: (folder / "err").read_text()
@@ -145,9 +156,9 @@ def lose_many(build, losses):
                 break
             os.kill(next(pid for pid in reversed(ranks_of(job.pid)) if pid != kept), signal.SIGKILL)
             give_up = time.monotonic() + LONGEST
-            while said().count("3 of 3 ranks again") <= loss and time.monotonic() < give_up and job.poll() is None:
+            while said().count(again) <= loss and time.monotonic() < give_up and job.poll() is None:
                 time.sleep(0.01)
-            if said().count("3 of 3 ranks again") <= loss:
+            if said().count(again) <= loss:
                 wrong = f"after {loss + 1} losses nobody came\n{said()}"
                 break
             time.sleep(0.1)  # some steps
@@ -164,6 +175,11 @@ def main():
     shard = "--shard" in words
     if shard:
         words.remove("--shard")
+    for option in ("--gpus", "--virtual"):
+        if option in words:
+            place = words.index(option)
+            GPUS.extend(words[place:place + 2])
+            del words[place:place + 2]
     if "--losses" in words:
         place = words.index("--losses")
         wrong = lose_many(pathlib.Path(words[place + 2]).resolve(), int(words[place + 1]))

@@ -1,6 +1,7 @@
 // Optimizers that update many parameters at once, beside PyTorch's own.
 #include <sstream>
 
+#include "libtorch/ddp/gradient_hook.hpp"
 #include "libtorch/models.hpp"
 
 namespace ddp::testing {
@@ -101,6 +102,34 @@ TEST(LibtorchOptimizers, R17AStepWhereItIsToldToSkipChangesNothing) {
   libtorch::AdamW plain(expected->parameters(), AdamWOptions(0.05));
   EXPECT_EQ(bytes_of_all(after), bytes_of_all(train(
                                      *expected, [&] { plain.step(); }, 4)));
+}
+
+// What DistributedDataParallel leaves at the parameters where its World may be rebuilt on a GPU.
+TEST(LibtorchOptimizers, R26TheySkipAStepThatBrokeByThemselves) {
+  auto const net = fresh_net();
+  libtorch::DistributedDataParallel model(world(), *net);
+  EXPECT_FALSE(model.uncommitted().defined()) << "this job was started without --survive";
+  libtorch::AdamW optimizer(net->parameters(), AdamWOptions(0.05));
+  auto const word = torch::zeros({}, net->first->weight.options().requires_grad(false));
+  for (auto const& parameter : net->parameters()) {
+    libtorch::GradientHook::of(parameter)->set_uncommitted(word);
+  }
+  auto const asked = torch::zeros_like(word);
+  auto const step = [&] {
+    return train(
+        *net, [&] { optimizer.step(); }, 1);
+  };
+  auto const expect_skipped_by = [&](torch::Tensor const& told) {
+    auto const before = values_of(*net);
+    told.fill_(1);
+    EXPECT_EQ(bytes_of_all(step()), bytes_of_all(before));
+    told.fill_(0);
+    EXPECT_NE(bytes_of_all(step()), bytes_of_all(before));
+  };
+  expect_skipped_by(word);
+  optimizer.skip_where(asked);
+  expect_skipped_by(word);
+  expect_skipped_by(asked);
 }
 
 TEST(LibtorchOptimizers, R24LearningRatesAreReadFromTheDeviceOnceTheyWerePrepared) {

@@ -18,6 +18,11 @@ endif()
 if(Python3_FOUND AND TARGET gpt2)
   ddp_test_entry(libtorch.gpt2 libtorch 300 ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/gpt2_test.py
                  $<TARGET_FILE:ddp-launch> $<TARGET_FILE:gpt2>)
+  ddp_test_entry(gpu.libtorch_gpt2 gpu 300 ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/gpt2_test.py
+                 $<TARGET_FILE:ddp-launch> $<TARGET_FILE:gpt2> --gpus 0 --virtual 3 3)
+  ddp_test_entry(multi_gpu.libtorch_gpt2 multi_gpu 300 ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/gpt2_test.py
+                 $<TARGET_FILE:ddp-launch> $<TARGET_FILE:gpt2> --gpus 0,1 2)
+  set_tests_properties(gpu.libtorch_gpt2 multi_gpu.libtorch_gpt2 PROPERTIES SKIP_RETURN_CODE 69)
   list(APPEND installed gpt2 train_cnn resnet50)
 endif()
 if(Python3_FOUND AND TARGET compare_ddp_ours)

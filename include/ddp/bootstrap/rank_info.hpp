@@ -27,6 +27,7 @@ struct RankInfo {
   int replacement = 0;           ///< how often this rank's process was replaced, each time after a loss
   int min_ranks = 0;             ///< DDP_MIN_RANKS: rank 0 lets the others go on as long as so many are left;
                                  ///< 0: the job ends with its first lost rank, unless ddp-launch decides
+  bool survives = false;         ///< either of them lets the others go on when a rank is lost
   std::string control;           ///< path of ddp-launch's control socket (launcher), or how ranks that it
                                  ///< starts through mpirun find it; empty without ddp-launch
   std::string address;           ///< where ranks find rank 0; empty where they need not know

@@ -137,6 +137,9 @@ class DistributedDataParallel {
   [[nodiscard]] at::Tensor gradient_norm() const;
   /// As ddp::DistributedDataParallel::found_nonfinite(), as found_inf of at::_fused_adamw_ wants it.
   [[nodiscard]] at::Tensor found_nonfinite() const;
+  /// As ddp::DistributedDataParallel::uncommitted(), a scalar; undefined where that is empty. FusedOptimizer
+  /// asks for it by itself. Others take it as found_inf, or need Options::runtime.await_commit.
+  [[nodiscard]] at::Tensor uncommitted() const;
   /// Ends a step on a rank where no backward() reached a parameter, so that the others need not wait for it;
   /// after a backward() that did, the step is over already. Inside no_sync() it does nothing.
   void synchronize();

@@ -31,7 +31,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
   void update(std::vector<at::Tensor> const& parameters);
 
   /// From now on: where `found`, f32[1] on the parameters' device, is 1 when a step runs, that step changes
-  /// nothing, as with DistributedDataParallel::found_nonfinite(). Undefined: every step counts.
+  /// nothing, as with DistributedDataParallel::found_nonfinite(). Undefined: every step counts, but for those
+  /// that broke (DistributedDataParallel::uncommitted()), which it skips by itself.
   void skip_where(at::Tensor found) { skip_ = std::move(found); }
   /// With StepGraph, before each run(): copies the groups' learning rates to the device, where recorded steps
   /// read them; without it they keep the rates of when they were recorded.

@@ -195,6 +195,15 @@ class DistributedDataParallel {
   /// optimizers take it as found_inf.
   [[nodiscard]] TensorView found_nonfinite() const;
 
+  /// Under ddp-launch --survive on a GPU, whose host runs ahead of it: f32[1], 1 if the last synchronised
+  /// step broke, since a rank was lost, and 0 if it is committed; with Nonfinite::flag as found_nonfinite()
+  /// too. Where it is 1, the optimizer and everything else that changes what ranks have alike must change
+  /// nothing, as PyTorch's fused optimizers do with found_inf. On the parameters' device, for work that is
+  /// enqueued on the compute stream between synchronize() and the next step's first gradient_ready(); the
+  /// same memory in all steps. An empty view where no update can meet a broken step: on a CPU, without
+  /// --survive, and with parameters on several devices, where there is no World::rebuild().
+  [[nodiscard]] TensorView uncommitted() const;
+
   /// With Nonfinite::flag: which gradients were not finite in the last synchronised step. Waits for the
   /// step's communication.
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
@@ -239,6 +248,7 @@ class DistributedDataParallel {
   struct DDP_HIDDEN Parts;
   struct DDP_HIDDEN Engine;
   void report_progress();
+  void settle_last_step();
   [[nodiscard]] std::unique_ptr<StatisticsReport> report_of(std::string const& name) const;
   void build(Parts& parts, std::string const& name, std::vector<Parameter> parameters, bool gives_values);
   std::unique_ptr<Engine> engine_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -13,6 +14,8 @@
 #include "ddp/reducer/parameter.hpp"
 
 namespace DDP_EXPORT ddp {
+
+class HostValues;
 
 /// The rest of what the next step depends on: the optimizer's state, how far the training is.
 /// World::rebuild() gives it to ranks that are behind, together with the model.
@@ -63,6 +66,7 @@ class Replicated {
   std::vector<TensorView> tensors_;
   std::string form_;
   std::function<void()> go_back_;
+  std::shared_ptr<HostValues> host_values_;
 };
 
 }  // namespace ddp

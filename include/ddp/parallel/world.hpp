@@ -122,8 +122,8 @@ class World {
   [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks);
 
   /// Goes on without lost ranks, in the same processes: call it where a CommError is caught, on every rank.
-  /// Only under ddp-launch --survive or with DDP_MIN_RANKS (docs/surviving.md), and for now between CPU ranks
-  /// of one host.
+  /// Only under ddp-launch --survive or with DDP_MIN_RANKS (docs/surviving.md), and for now between ranks of
+  /// one host. On a GPU optimizers must look at DistributedDataParallel::uncommitted().
   ///
   /// It ends this World's communicators on every rank, waits for all ranks that live, for at most
   /// WorldOptions::timeout, and makes new communicators. Whoever dies meanwhile, also while it goes on, or
@@ -140,9 +140,10 @@ class World {
   /// nobody.
   ///
   /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. Throws
-  /// Error(unsupported) where the job ends with its first lost rank, on a GPU, and where something hangs on
+  /// Error(unsupported) where the job ends with its first lost rank, and where something hangs on
   /// this World that cannot follow: a sub-group, a guard of no_sync(), and, if Replicated was not told how to
-  /// go back to a checkpoint, sharding. Throws CommError(mismatch) if ranks have made their steps in other
+  /// go back to a checkpoint, sharding; on a GPU sharding, on_bucket_ready(), join(), and parameters on several
+  /// devices. Throws CommError(mismatch) if ranks have made their steps in other
   /// orders. Throws Error(invalid_state) if fewer than --min-ranks are left, and if no rank has the values of
   /// a whole number of steps, since on_bucket_ready() has updated parts of the model, and there is no way
   /// back. Throws also what ControlPlane::rebuild() throws.

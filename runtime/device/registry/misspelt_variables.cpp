@@ -15,7 +15,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::array<std::string_view, 22> kRead{
+constexpr std::array<std::string_view, 23> kRead{
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "DDP_BACKEND",
     "DDP_COMM_SMS",         "DDP_CONTROL",       "DDP_ERROR_DIRECTORY",
     "DDP_ERROR_FILE",       "DDP_FLIGHT",        "DDP_FLIGHT_DIR",
@@ -23,7 +23,7 @@ constexpr std::array<std::string_view, 22> kRead{
     "DDP_INVITATION",       "DDP_JOB_ID",        "DDP_LOG",
     "DDP_MIN_RANKS",        "DDP_STATISTICS",    "DDP_STDOUT",
     "DDP_TERMINAL",         "DDP_TIMEOUT",       "DDP_TRACE",
-    "DDP_VIRTUAL_DEVICES"};
+    "DDP_SURVIVE",          "DDP_VIRTUAL_DEVICES"};
 
 std::string upper(std::string_view name) {
   std::string letters(name);

@@ -56,6 +56,9 @@ void DistributedDataParallel::Engine::build() {
   runtime.buffers = buffers_->views();
   runtime.compute_stream = streams_->current();
   runtime_.emplace(world_, parameters(), std::move(runtime));
+  for (Trained const& trained : trained_) {
+    GradientHook::of(trained.parameter.tensor)->set_uncommitted(uncommitted());
+  }
   if (is_sharded()) streams_->free_unused_memory();  // where the values were before
   buffers_->start_again();
   tell_of_buffers();
@@ -175,6 +178,7 @@ void DistributedDataParallel::set_weight(double weight) { engine_->runtime().set
 void DistributedDataParallel::begin_forward() { engine_->begin_forward(); }
 at::Tensor DistributedDataParallel::gradient_norm() const { return engine_->gradient_norm(); }
 at::Tensor DistributedDataParallel::found_nonfinite() const { return engine_->found_nonfinite(); }
+at::Tensor DistributedDataParallel::uncommitted() const { return engine_->uncommitted(); }
 void DistributedDataParallel::join(std::function<void()> const& update) { engine_->join(update); }
 void DistributedDataParallel::set_comm_hook(CommHook hook) { engine_->set_comm_hook(std::move(hook)); }
 void DistributedDataParallel::on_bucket_ready(BucketReady update) {

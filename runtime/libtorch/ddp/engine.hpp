@@ -36,6 +36,10 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   void sync_buffers();
   [[nodiscard]] at::Tensor gradient_norm() const { return scalar(runtime_->gradient_norm()); }
   [[nodiscard]] at::Tensor found_nonfinite() const { return scalar(runtime_->found_nonfinite()); }
+  [[nodiscard]] at::Tensor uncommitted() const {
+    TensorView const word = runtime_->uncommitted();
+    return word.data == nullptr ? at::Tensor() : scalar(word);
+  }
   void join(std::function<void()> const& update);
   void set_comm_hook(CommHook hook);
   void on_bucket_ready(BucketReady update);

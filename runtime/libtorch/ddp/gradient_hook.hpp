@@ -31,11 +31,15 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
                std::unique_ptr<torch::autograd::PostAccumulateGradHook> before)
       : owner_(owner), accumulated_(std::move(accumulated)), before_(std::move(before)) {}
   void operator()(at::Tensor const& parameter) override;
+  /// DistributedDataParallel::uncommitted(), for optimizers; undefined: no step can break.
+  [[nodiscard]] at::Tensor const& uncommitted() const noexcept { return uncommitted_; }
+  void set_uncommitted(at::Tensor word) { uncommitted_ = std::move(word); }
 
  private:
   void const* owner_;
   Accumulated accumulated_;
   std::unique_ptr<torch::autograd::PostAccumulateGradHook> before_;
+  at::Tensor uncommitted_;
 };
 
 }  // namespace ddp::libtorch

@@ -11,6 +11,7 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/libtorch/optimizers.hpp"
+#include "libtorch/ddp/gradient_hook.hpp"
 
 namespace ddp::libtorch {
 namespace {
@@ -49,6 +50,13 @@ optim::SGDOptions checked(optim::SGDOptions options) {
   require_option(!options.nesterov() || (options.momentum() > 0 && options.dampening() == 0),
                  "momentum with nesterov, which needs one and no dampening", options.momentum());
   return options;
+}
+
+// The parameters of one optimizer belong to one wrapped module.
+at::Tensor where_to_skip(at::Tensor const& asked, std::vector<at::Tensor> const& parameters) {
+  GradientHook const* const hook = parameters.empty() ? nullptr : GradientHook::of(parameters.front());
+  if (hook == nullptr || !hook->uncommitted().defined()) return asked;
+  return asked.defined() ? at::maximum(asked, hook->uncommitted()) : hook->uncommitted();
 }
 
 }  // namespace
@@ -103,7 +111,8 @@ void FusedOptimizer::update(std::vector<at::Tensor> const& parameters) {
     found->second.parameters.push_back(parameter);
     found->second.gradients.push_back(parameter.grad());
   }
-  std::optional<at::Tensor> const skip = skip_.defined() ? std::optional(skip_) : std::nullopt;
+  at::Tensor const word = where_to_skip(skip_, parameters);
+  std::optional<at::Tensor> const skip = word.defined() ? std::optional(word) : std::nullopt;
   for (auto const& [group, batch] : batches) {
     run(batch, group < rates_.size() ? std::optional(rates_[group]) : std::nullopt, skip);
   }

@@ -9,6 +9,7 @@
 #include "core/system/own_process.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/autograd_support.hpp"
+#include "device/cuda/backend.hpp"
 #include "observe/flight_recorder.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
@@ -16,6 +17,7 @@
 #include "parallel/world/world_state.hpp"
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/coalesced_tensors.hpp"
+#include "reducer/memory/step_words.hpp"
 #include "reducer/placement_log.hpp"
 #include "reducer/reducer.hpp"
 
@@ -46,6 +48,7 @@ class Lane {
     }
     comm_stream_ = world.make_comm_stream(device);
     lane_ = {device, &backend_of(*communicator_), compute, comm_stream_.get()};
+    if (device.kind == DeviceKind::cuda) lane_.commits = world.communicator_options().commits;
   }
   [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
 
@@ -127,7 +130,12 @@ struct DistributedDataParallel::Engine final : WorldFollower {
     return why.empty() && adapter ? adapter->why_not() : why;
   }
   [[nodiscard]] bool is_whole() const override { return parts.reducer->is_whole(); }
-  [[nodiscard]] std::uint64_t steps() const override { return steps_before + parts.reducer->steps(); }
+  [[nodiscard]] std::uint64_t steps() const override {
+    return steps_before + parts.reducer->committed_steps();
+  }
+  [[nodiscard]] bool is_ahead_of_gpu() const override {
+    return parts.reducer->committed_steps() < parts.reducer->steps();
+  }
   [[nodiscard]] std::vector<TensorView> values() const override {
     if (adapter) adapter->settle();
     std::vector<TensorView> all;
@@ -139,10 +147,17 @@ struct DistributedDataParallel::Engine final : WorldFollower {
     return describe_model(world.device(), parts.reducer->parameters(), options.buffers) +
            (hook.reduce ? text("comm hook ", hook.name, '\n') : "");
   }
-  void have_done(std::uint64_t steps) override { steps_before = steps - parts.reducer->steps(); }
+  void have_done(std::uint64_t steps) override { steps_before += steps - this->steps(); }
   void abort(std::string_view reason) noexcept override {
-    parts.reducer->abandon_step(reason, true);
+    for (auto const& lane : parts.lanes) lane->lane().communicator->abort(reason);
     if (adapter) adapter->abort(reason);
+  }
+  void drain(std::string_view reason) noexcept override {
+    parts.reducer->abandon_step(reason, true);
+    for (auto const& lane : parts.lanes) {
+      Stream& compute = *lane->lane().compute_stream;
+      if (compute.device().kind == DeviceKind::cuda) cuda::forget_failures(compute);
+    }
   }
   void follow() override;
 
@@ -158,6 +173,7 @@ struct DistributedDataParallel::Engine final : WorldFollower {
   CommHook hook;
   BucketReady on_bucket;
   SliceReady on_slice;
+  Tensor skip;  // ReducerLane::skip
   Parts parts;
 };
 
@@ -203,10 +219,16 @@ void DistributedDataParallel::build(Parts& parts, std::string const& name, std::
   Stream* const compute = options.compute_stream;
   if (gives_values) log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;
+  Tensor& skip = engine_->skip;
+  bool const may_skip = options.nonfinite == Options::Nonfinite::flag || here.communicator_options().commits;
+  if (may_skip && skip.view().data == nullptr) {
+    skip = step_words(Shape{1}, DType::f32, engine_->devices.front());
+  }
   for (Device const device : engine_->devices) {
     parts.lanes.push_back(std::make_unique<Lane>(
         here, name, device, device == compute->device() ? compute : nullptr, options.deterministic));
     lanes.push_back(parts.lanes.back()->lane());
+    lanes.back().skip = skip;
     if (gives_values) broadcast_values(lanes.back(), parameters, buffers);
   }
   parts.reducer = std::make_unique<Reducer>(
@@ -283,8 +305,16 @@ void DistributedDataParallel::compute_on(Stream& stream) {
 }
 
 // Before the step is complete: this rank has done one step less then than those that have completed it.
-void DistributedDataParallel::synchronize() {
+void DistributedDataParallel::settle_last_step() {
   if (auto const why = engine_->world.control().interruption()) throw CommError(*why);
+  WorldState const& state = WorldAccess::state(engine_->world);
+  if (!state.communicator_options.commits) return;
+  reducer_->await_commits();
+  state.each_host_values(&HostValues::keep);
+}
+
+void DistributedDataParallel::synchronize() {
+  settle_last_step();
   reducer_->synchronize();
   report_progress();
 }
@@ -324,7 +354,9 @@ void DistributedDataParallel::report_progress() {
   engine_->world.control().report_progress(progress);
 }
 
-std::uint64_t DistributedDataParallel::steps() const { return engine_->steps(); }
+std::uint64_t DistributedDataParallel::steps() const {
+  return engine_->steps_before + engine_->parts.reducer->steps();
+}
 
 DistributedDataParallel::~DistributedDataParallel() { leave_to_maker(engine_); }
 DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&& other) noexcept

@@ -25,6 +25,7 @@ bool DDP::has_gradient(std::size_t index) { return reducer_->has_gradient(index)
 TensorView DDP::used_parameters() const { return reducer_->used_parameters(); }
 TensorView DDP::gradient_norm() const { return reducer_->gradient_norm(); }
 TensorView DDP::found_nonfinite() const { return reducer_->found_nonfinite(); }
+TensorView DDP::uncommitted() const { return reducer_->uncommitted(); }
 std::vector<NonfiniteGradient> DDP::nonfinite_gradients() { return reducer_->nonfinite_gradients(); }
 void DDP::rebind_value(std::size_t index, TensorView const& value) { reducer_->rebind_value(index, value); }
 std::span<Parameter const> DDP::parameters() const noexcept { return reducer_->parameters(); }

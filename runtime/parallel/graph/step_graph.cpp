@@ -55,6 +55,7 @@ void StepGraph::run() {
     recorded_ = record();
   }
   if (!recorded_) return step_();
+  ddp_.settle_last_step();
   reducer_of(ddp_).replay(*recorded_);
   ddp_.report_progress();
 }

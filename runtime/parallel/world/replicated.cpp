@@ -12,7 +12,7 @@ namespace ddp {
 
 Replicated::Replicated(World const& world, std::vector<Part> const& parts, std::function<void()> go_back)
     : go_back_(std::move(go_back)) {
-  WorldState const& state = WorldAccess::state(world);
+  WorldState& state = WorldAccess::state(world);
   for (Part const& part : parts) {
     for (NamedTensor const& tensor : part.tensors_) {
       tensors_.push_back(tensor.value);
@@ -20,8 +20,11 @@ Replicated::Replicated(World const& world, std::vector<Part> const& parts, std::
                     " on ", to_string(tensor.value.device.kind), '\n');
     }
   }
+  host_values_ = std::make_shared<HostValues>(tensors_);
+  std::erase_if(state.host_values, [](auto const& each) { return each.expired(); });
+  state.host_values.push_back(host_values_);
   if (state.newcomer) {
-    take_part(WorldAccess::state(world), *this);
+    take_part(state, *this);
     return;
   }
   auto const all = world.control().all_gather(text(state.name, "/replicated"), form_, state.members,

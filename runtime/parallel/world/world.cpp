@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/communicator_backend.hpp"
+#include "comm/step_commits.hpp"
 #include "comm/tracing_communicator.hpp"
 #include "core/parse_number.hpp"
 #include "core/system/absolute_path.hpp"
@@ -243,6 +244,9 @@ World World::start(RankInfo info, Connect const& connect, WorldOptions options) 
   }
   state->trace = make_trace(options, info.rank, state->device);
   state->communicator_options = timeouts_of(options, "DDP_TIMEOUT");
+  if (info.survives && state->device.kind == DeviceKind::cuda) {
+    state->communicator_options.commits = std::make_shared<StepCommits>();
+  }
   auto const make = [&] { return state->connect(state->name, state->members); };
   bool const by_environment = std::getenv("DDP_BACKEND") != nullptr;
   state->communicator = by_environment ? read_environment(make) : make();

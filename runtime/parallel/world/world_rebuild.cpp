@@ -9,13 +9,16 @@
 #include <utility>
 
 #include "comm/communicator_backend.hpp"
+#include "comm/step_commits.hpp"
 #include "core/hash.hpp"
 #include "core/record.hpp"
 #include "core/system/build_id.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/parallel/replicated.hpp"
+#include "device/cuda/backend.hpp"
 
 namespace ddp {
 namespace {
@@ -128,29 +131,51 @@ std::string_view line_at(std::string_view form, std::size_t begin) {
                       "; expected the same program, which makes Replicated last")});
 }
 
-// Gives every rank the values of `source`, all of them or, if a rank is lost meanwhile, none: until then this
-// rank must have its own, since it may be the next source.
-void give(std::span<TensorView const> values, Rank source, Communicator& communicator, Stream& stream) {
-  bool const receives = communicator.rank() != source;
-  std::vector<Copy> copies;
-  std::vector<Tensor> received;
-  for (TensorView const& value : values) {
-    if (value.count() == 0) continue;
-    TensorView const own{value.data, Shape{value.bytes()}, DType::u8, communicator.device()};
-    if (receives) {
-      received.push_back(Tensor::zeros(own.shape, own.dtype));
-      copies.push_back({own, received.back()});
-    }
-    communicator.broadcast(receives ? received.back().view() : own, source, stream);
-  }
-  stream.synchronize();
-  for (Copy const& copy : copies) copy_elements(copy.to, copy.from, stream);
-  stream.synchronize();
+// On a GPU all that is enqueued has ended then, and its failures are known.
+void settle(Stream& stream) noexcept {
+  if (stream.device().kind == DeviceKind::cuda) cuda::forget_failures(stream);
 }
 
+// Gives every rank the values of `source`, all of them or, if a rank is lost meanwhile, none: until then this
+// rank must have its own, since it may be the next source. So the host keeps a copy of them; on a GPU only
+// where `is_behind`, since otherwise the model is the same on both ranks.
+void give(std::span<TensorView const> values, bool is_behind, Rank source, Communicator& communicator,
+          Stream& stream) {
+  Device const device = communicator.device();
+  bool const receives = communicator.rank() != source;
+  std::vector<Tensor> kept;
+  std::vector<Copy> back;
+  try {
+    for (TensorView const& value : values) {
+      if (value.count() == 0) continue;
+      bool const is_there = value.device.kind == device.kind;
+      TensorView const own{value.data, Shape{value.bytes()}, DType::u8, is_there ? device : value.device};
+      if (receives && (is_behind || own.device.kind == DeviceKind::cpu)) {
+        kept.push_back(to(own, Device{}, stream));
+        back.push_back({own, kept.back()});
+      }
+      Tensor const passing = is_there ? Tensor() : to(own, device, stream);
+      communicator.broadcast(is_there ? own : passing.view(), source, stream);
+      if (!is_there) copy_elements(own, passing, stream);
+      if (!is_there) stream.synchronize();
+    }
+    stream.synchronize();
+  } catch (...) {
+    for (Copy const& copy : back) copy_elements(copy.to, copy.from, stream);
+    settle(stream);
+    throw;
+  }
+}
+
+// All at once: work of one may wait for another's, and what is freed of one for both.
 void abort_all(WorldState& state, std::string_view reason) noexcept {
   state.communicator->abort(reason);
   for (WorldFollower* const follower : state.followers) follower->abort(reason);
+  for (WorldFollower* const follower : state.followers) follower->drain(reason);
+  settle(*state.stream);
+  if (std::ranges::any_of(state.followers, &WorldFollower::is_ahead_of_gpu)) {
+    state.each_host_values(&HostValues::take_back);
+  }
 }
 
 // Whether one of `members` has died, of which the news may be on its way.
@@ -176,6 +201,8 @@ void go_on(WorldState& state, Replicated const& replicated, Membership const& ne
   std::size_t const ahead =
       back ? static_cast<std::size_t>(std::ranges::find(all, 0, &Coming::newcomer) - all.begin())
            : find_source(all, next.ranks);
+  auto& commits = state.communicator_options.commits;
+  if (commits) commits = std::make_shared<StepCommits>();
   state.communicator = state.connect(name, next.ranks);
   backend_of(*state.communicator).record_as(text("world, membership ", next.number));
   state.name = name;
@@ -192,8 +219,9 @@ void go_on(WorldState& state, Replicated const& replicated, Membership const& ne
     values.insert(values.end(), more.begin(), more.end());
   }
   state.going_back = state.going_back || back;
-  give(values, Rank{static_cast<int>(ahead)}, *state.communicator, *state.stream);
   Steps const& done = all[ahead].steps;
+  bool const is_behind = !state.newcomer && all[state.place->rank.index()].steps != done;
+  give(values, is_behind, Rank{static_cast<int>(ahead)}, *state.communicator, *state.stream);
   for (std::size_t f = 0; f < state.followers.size(); ++f) state.followers[f]->have_done(done[f]);
   for (WorldFollower* const follower : state.followers) follower->follow();
   state.newcomer = false;
@@ -256,7 +284,9 @@ FormDifference first_difference(std::string_view one, std::string_view other) {
 
 std::string why_not_rebuilt(WorldState const& state, Replicated const& replicated) {
   if (state.parent) return "a sub-group cannot be rebuilt; let it go, and rebuild the World it was made of";
-  if (state.device.kind != DeviceKind::cpu) return "ranks with a GPU cannot go on yet";
+  if (state.device.kind == DeviceKind::cuda && !state.communicator_options.commits) {
+    return "ranks with a GPU go on only where ddp-launch --survive has started them";
+  }
   if (state.subgroups > 0) return "a sub-group of this World cannot follow it; let it go before";
   for (WorldFollower const* const follower : state.followers) {
     if (std::string why = follower->why_not_rebuilt(bool(replicated.go_back())); !why.empty()) return why;

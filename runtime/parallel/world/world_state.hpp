@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "core/system/own_process.hpp"
 #include "ddp/device/sm_partition.hpp"
 #include "ddp/parallel/world.hpp"
+#include "parallel/world/host_values.hpp"
 #include "parallel/world/world_follower.hpp"
 
 namespace ddp {
@@ -46,6 +48,7 @@ struct WorldState {
   std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
   std::unique_ptr<Communicator> communicator;
   std::vector<WorldFollower*> followers;
+  std::vector<std::weak_ptr<HostValues>> host_values;  ///< of every Replicated
   int next_object = 0;
   std::optional<CommError> rebuilt_for;  ///< the error for which rebuild() made this membership
   int exceptions_at_start = std::uncaught_exceptions();
@@ -57,6 +60,12 @@ struct WorldState {
     place->rank = rank;
     place->size = static_cast<int>(ranks.size());
     members = std::move(ranks);
+  }
+  template <class Use>
+  void each_host_values(Use const& use) const {
+    for (auto const& each : host_values) {
+      if (auto const values = each.lock()) std::invoke(use, *values);
+    }
   }
   /// The communicator of `ranks` of the job, with keys that begin with `prefix`. Collective over them.
   [[nodiscard]] std::unique_ptr<Communicator> connect(std::string const& prefix,

@@ -30,6 +30,10 @@ struct Follower : WorldFollower {
   }
   void have_done(std::uint64_t steps) override { steps_done = steps; }
   void abort(std::string_view /*reason*/) noexcept override { ++aborts; }
+  void drain(std::string_view /*reason*/) noexcept override {
+    if (on_drain) on_drain();
+  }
+  [[nodiscard]] bool is_ahead_of_gpu() const override { return is_ahead; }
   void follow() override {
     ++follows;
     if (on_follow) on_follow();
@@ -41,6 +45,8 @@ struct Follower : WorldFollower {
   std::string shape = "f64[1]\n";
   bool whole = true;
   std::uint64_t steps_done;
+  bool is_ahead = false;
+  std::function<void()> on_drain;
   std::function<void()> on_values;
   std::function<void()> on_follow;
   int aborts = 0;

@@ -80,11 +80,13 @@ TEST(RankInfo, AnEmptyEnvironmentIsAlone) {
 TEST(RankInfo, ReadsWhatDdpLaunchSets) {
   RankInfo const info = from(kLauncher + Environment{{"DDP_JOB_ID", "job-7"},
                                                      {"DDP_GENERATION", "2"},
+                                                     {"DDP_SURVIVE", "1"},
                                                      {"DDP_ERROR_FILE", "/tmp/error.json"}});
   expect_place(info, RankSource::launcher, 3, 8, 1, 4);
   EXPECT_EQ(info.control, "/tmp/ddp-1/control");
   EXPECT_EQ(info.job_id, "job-7");
   EXPECT_EQ(info.generation, 2);
+  EXPECT_TRUE(info.survives);
   EXPECT_EQ(info.error_file, "/tmp/error.json");
 }
 
@@ -92,6 +94,7 @@ TEST(RankInfo, JobGenerationAndErrorFileAreOptional) {
   RankInfo const info = from(kLauncher);
   EXPECT_EQ(info.job_id, "");
   EXPECT_EQ(info.generation, 0);
+  EXPECT_FALSE(info.survives);
   EXPECT_EQ(info.error_file, "");
 }
 

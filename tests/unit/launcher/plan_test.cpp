@@ -286,6 +286,9 @@ TEST(Plan, TheEnvironmentIsTheDocumentedContract) {
                                                     {"CUDA_VISIBLE_DEVICES", ""},
                                                     {"OMP_NUM_THREADS", "2"}};
   EXPECT_EQ(variables, expected);
+  auto survives = expected;
+  survives.emplace("DDP_SURVIVE", "1");
+  EXPECT_EQ(environment(plan_of({"--cpus", "3", "--survive"}, machine_with(6)), 2), survives);
 }
 
 // D14
@@ -349,7 +352,7 @@ TEST(LauncherPlan, GpuRanksKeepToTheCoresNearTheirGpu) {
   EXPECT_THAT(describe(free), Not(HasSubstr(", cores ")));
 }
 
-TEST(Plan, R26OnlyCpuRanksSurviveAndNoMoreThanThereAre) {
+TEST(Plan, R26NoMoreRanksMustSurviveThanThereAre) {
   EXPECT_EQ(plan_of({"--cpus", "3", "--survive", "--min-ranks", "3"}, machine_with(4)).min_ranks, 3);
   EXPECT_FALSE(plan_of({"--cpus", "3"}, machine_with(4)).min_ranks);
   auto const refused = [](Words const& words, Machine const& machine) {
@@ -357,8 +360,8 @@ TEST(Plan, R26OnlyCpuRanksSurviveAndNoMoreThanThereAre) {
   };
   EXPECT_THAT(refused({"--cpus", "3", "--survive", "--min-ranks", "4"}, machine_with(4)),
               HasSubstr("--min-ranks 4: the job has 3 ranks"));
-  EXPECT_THAT(refused({"--survive"}, machine_with(4, {kGpuA, kGpuB})),
-              HasSubstr("--survive: ranks with a GPU cannot go on without a lost one yet"));
+  EXPECT_THAT(refused({"--survive", "--min-ranks", "3"}, machine_with(4, {kGpuA, kGpuB})),
+              HasSubstr("--min-ranks 3: the job has 2 ranks"));
 }
 
 int exit_code_for(std::string const& name, std::string const& path) {

@@ -6,11 +6,13 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <thread>
 #include <vector>
 
 #include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
+#include "parallel/world/world_state.hpp"
 #include "support/errors.hpp"
 #include "support/models/toy_model.hpp"
 #include "support/ranks/in_process_worlds.hpp"
@@ -62,6 +64,28 @@ TEST(WorldRebuild, R26TheOthersGoOnWithNewNumbersAndTheSameModel) {
   });
 }
 
+// An optimizer was given it once.
+TEST(WorldRebuild, R26WhereAnOptimizerLooksForNanStaysWhereItIs) {
+  SurvivingRanks ranks(2);
+  ranks.run([&](World& world) {
+    ToyModel model({300}, 0);
+    DistributedDataParallel ddp(world, model.parameters(),
+                                {.nonfinite = DistributedDataParallelOptions::Nonfinite::flag});
+    EXPECT_EQ(ddp.uncommitted().data, nullptr) << "of a CPU no update can meet a broken step";
+    TensorView const before = ddp.found_nonfinite();
+    Replicated alike(world, {});
+    if (world.rank() == 1) {
+      ranks.die(world);
+    }
+    world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(ddp.found_nonfinite().data, before.data);
+    model.gradients[0][7] = std::numeric_limits<float>::infinity();
+    mark_all(ddp);
+    ddp.synchronize();
+    EXPECT_EQ(before.as<float>()[0], 1.0F);
+  });
+}
+
 TEST(WorldRebuild, R26WhoIsAheadGivesItsValuesToTheOthers) {
   SurvivingRanks ranks(3);
   ranks.run([&](World& world) {
@@ -105,6 +129,49 @@ TEST(WorldRebuild, R26WhoDiesWhileItGivesItsValuesChangesNoOthers) {
     EXPECT_EQ(follower.steps_done, 7U);
     EXPECT_EQ(world.membership(), 2);
     EXPECT_THAT(world.members(), ElementsAre(Rank{0}, Rank{1}));
+  });
+}
+
+TEST(WorldRebuild, R26AHostThatIsAheadOfItsGpuGoesBackOnce) {
+  SurvivingRanks ranks(3);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    Follower follower(world, 7);
+    follower.is_ahead = old != 1;
+    int position = 7;
+    std::array<float, 3> momentum{1, 2, 3};
+    Replicated alike(
+        world, {std::vector<NamedTensor>{{"momentum", view_of(std::span<float>(momentum)), {}}}, &position});
+    WorldAccess::state(world).each_host_values(&HostValues::keep);
+    if (follower.is_ahead) {
+      momentum.fill(9);
+      ++position;
+    }
+    if (old == 2) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(position, 7);
+    EXPECT_THAT(momentum, ElementsAre(1, 2, 3));
+    if (!follower.is_ahead) return;
+    position = 20;
+    WorldAccess::state(world).each_host_values(&HostValues::take_back);
+    EXPECT_EQ(position, 20) << "a loss while it goes on must not bring the values back again";
+  });
+}
+
+// Work of one model may wait for a communicator of another.
+TEST(WorldRebuild, R26AllAreAbortedBeforeOneIsWaitedFor) {
+  SurvivingRanks ranks(2);
+  ranks.run([&](World& world) {
+    std::array<Follower, 2> followers{Follower(world, 7), Follower(world, 7)};
+    for (Follower& each : followers) {
+      each.on_drain = [&] { EXPECT_THAT(followers, Each(::testing::Field(&Follower::aborts, 1))); };
+    }
+    Replicated alike(world, {});
+    if (world.rank() == 1) {
+      ranks.die(world);
+    }
+    world.rebuild(loss_of(world), alike);
+    EXPECT_THAT(followers, Each(::testing::Field(&Follower::follows, 1)));
   });
 }
 
