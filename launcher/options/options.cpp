@@ -187,7 +187,7 @@ po::options_description described_options(Options& to) {
       "last checkpoint. Gives up when two restarts in a row end before their first step (default: 0)");
   watching.flag("survive", to.survive, true,
                 "when a rank is lost the others go on in their processes, if the program can "
-                "(World::rebuild()). CPU ranks of this host");
+                "(World::rebuild()). Ranks of this host");
   watching.count("min-ranks", "M", 1, kMaxRanks, to.min_ranks,
                  "with --survive: as long as M ranks are left (default: 1); with fewer the job has failed");
   watching.count(

@@ -32,9 +32,9 @@ class SurvivingOnGpus : public ::testing::TestWithParam<Cards> {
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }
-  static Words train_mlp(Words const& options = {}) {
+  static Words train_mlp(Words const& options = {}, int epochs = 30) {
     return launch(options, {TRAIN_MLP, "--survive", "--synthetic", "--limit", "16000", "--hidden", "64",
-                            "--batch", "64", "--epochs", "30"});
+                            "--batch", "64", "--epochs", text(epochs)});
   }
 };
 
@@ -76,23 +76,22 @@ TEST_P(SurvivingOnGpus, R26ATrainingGoesOnWithoutAKilledRank) {
     ASSERT_TRUE(job.shows("going on with"));
     EXPECT_LT(std::chrono::steady_clock::now() - killed, 2s);
     EXPECT_EQ(job.exit_code(120s), 0) << job.err();
-    EXPECT_THAT(job.out(),
-                ContainsRegex(text("final: test accuracy 0?\\.?9?[0-9.]+, ", ranks() - 1, " rank")));
+    EXPECT_THAT(job.out(), ContainsRegex(text("final: test accuracy [0-9.]+, ", ranks() - 1, " rank")));
     EXPECT_THAT(job.err(), ContainsRegex(text("went on without rank ", victim, " \\(pid [0-9]+, cuda:")));
   }
 }
 
 TEST_P(SurvivingOnGpus, R26ATrainingTakesANewProcessIn) {
-  LaunchedJob job(train_mlp({"--replace", "1"}));
-  ASSERT_TRUE(job.shows("epoch  2/30", 60s));
+  LaunchedJob job(train_mlp({"--replace", "1"}, 99));
+  ASSERT_TRUE(job.shows("epoch  2/99", 60s));
   send_to_rank(job, "train_mlp", 1, SIGKILL);
   ASSERT_TRUE(job.shows(text("going on with ", ranks(), " ranks"), 60s));
-  EXPECT_EQ(job.exit_code(120s), 0) << job.err();
+  EXPECT_EQ(job.exit_code(300s), 0) << job.err();
   EXPECT_THAT(job.out(), ContainsRegex(text("final: test accuracy [0-9.]+, ", ranks(), " ranks")));
 }
 
 TEST_P(SurvivingOnGpus, R26AStoppedRankIsEndedAndTheOthersGoOn) {
-  LaunchedJob job(train_mlp(), {.environment = {"DDP_TIMEOUT=3"}});
+  LaunchedJob job(train_mlp(), {.environment = {"DDP_TIMEOUT=5"}});
   ASSERT_TRUE(job.shows("epoch  2/30", 60s));
   send_to_rank(job, "train_mlp", 1, SIGSTOP);
   EXPECT_EQ(job.exit_code(120s), 0) << job.err();

@@ -66,7 +66,7 @@ class StepGraph {
   StepGraph& operator=(StepGraph const&) = delete;
 
   /// One step. Collective. Throws what the step throws, and CommError. Waits for the device in the call that
-  /// records, and later if the host would be more than two replays ahead.
+  /// records, and later if the host would be more than two replays ahead, under ddp-launch --survive one.
   void run();
 
   /// Whether run() replays a graph.
