@@ -1,9 +1,9 @@
 // What a Replicated has in memory of the host, as it was one step ago.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
@@ -30,9 +30,9 @@ class HostValues {
   }
   /// What was kept, once.
   void take_back() {
+    if (kept_.empty()) return;
     std::size_t at = 0;
     for (TensorView const& tensor : tensors_) {
-      if (kept_.empty()) return;
       std::memcpy(tensor.data, kept_.data() + at, tensor.bytes());
       at += tensor.bytes();
     }
