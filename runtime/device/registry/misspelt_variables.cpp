@@ -16,13 +16,13 @@ namespace ddp {
 namespace {
 
 constexpr std::array<std::string_view, 23> kRead{
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "DDP_BACKEND",
-    "DDP_COMM_SMS",         "DDP_CONTROL",       "DDP_ERROR_DIRECTORY",
-    "DDP_ERROR_FILE",       "DDP_FLIGHT",        "DDP_FLIGHT_DIR",
-    "DDP_GENERATION",       "DDP_REPLACEMENT",   "DDP_INIT_TIMEOUT",
-    "DDP_INVITATION",       "DDP_JOB_ID",        "DDP_LOG",
-    "DDP_MIN_RANKS",        "DDP_STATISTICS",    "DDP_STDOUT",
-    "DDP_TERMINAL",         "DDP_TIMEOUT",       "DDP_TRACE",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",  "DDP_BACKEND",
+    "DDP_COMM_SMS",         "DDP_CONTROL",        "DDP_ERROR_DIRECTORY",
+    "DDP_ERROR_FILE",       "DDP_FLIGHT",         "DDP_FLIGHT_DIR",
+    "DDP_GENERATION",       "DDP_REPLACEMENT",    "DDP_INIT_TIMEOUT",
+    "DDP_INVITATION",       "DDP_JOB_ID",         "DDP_LOG",
+    "DDP_MIN_RANKS",        "DDP_STATISTICS",     "DDP_STDOUT",
+    "DDP_TERMINAL",         "DDP_TIMEOUT",        "DDP_TRACE",
     "DDP_SURVIVE",          "DDP_VIRTUAL_DEVICES"};
 
 std::string upper(std::string_view name) {
