@@ -149,19 +149,20 @@ TEST(BenchReport, AllReduceJsonSaysNullWhereThereIsNoPlainLibrary) {
   auto const report = nlohmann::json::parse(to_json(where, rows));
   EXPECT_EQ(report, nlohmann::json::parse(R"({"backend": "shm", "ranks": 2, "hardware": "a machine",
       "date": "2026-01-02T03:04:05Z",
-      "rows": [{"bytes": 1024, "us": 2.0, "raw_us": null, "ratio": null, "host_us": null, "raw_host_us": null,
-                "memcpy_us": 1.0, "memcpy_ratio": 2.0, "bus_gb_s": 0.512}]})"));
+      "rows": [{"bytes": 1024, "us": 2.0, "raw_us": null, "in_rank_order_us": null, "ratio": null,
+                "host_us": null, "raw_host_us": null, "memcpy_us": 1.0, "memcpy_ratio": 2.0, "bus_gb_s": 0.512}]})"));
 }
 
 TEST(BenchReport, AllReduceJsonOfGpusHasTheHostsTimesAndTheGpu) {
   Circumstances const where{"nccl", 8, "a machine", "2026-01-02T03:04:05Z", "a GPU", "1 MHz"};
   std::vector<AllReduceRow> const rows{
-      {.bytes = 1_KiB, .us = 3, .raw_us = 2, .host_us = 5, .raw_host_us = 4}};
+      {.bytes = 1_KiB, .us = 3, .raw_us = 2, .in_rank_order_us = 7, .host_us = 5, .raw_host_us = 4}};
   auto const report = nlohmann::json::parse(to_json(where, rows));
   EXPECT_EQ(report.at("gpu"), "a GPU");
   EXPECT_EQ(report.at("gpu_clocks"), "1 MHz");
   auto const& row = report.at("rows").at(0);
   EXPECT_EQ(row.at("ratio"), 1.5);
+  EXPECT_EQ(row.at("in_rank_order_us"), 7);
   EXPECT_EQ(row.at("host_us"), 5);
   EXPECT_EQ(row.at("raw_host_us"), 4);
   EXPECT_TRUE(row.at("memcpy_us").is_null());
