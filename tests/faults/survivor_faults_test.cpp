@@ -55,7 +55,7 @@ TEST(SurvivorFaults, R26WhoRebuildsAloneWhereMoreAreNeededIsToldHowManyAreLeft) 
   LaunchedJob job(surviving({"--min-ranks", "3"}, "alone", "1"));
   EXPECT_EQ(job.exit_code(), 134);
   EXPECT_THAT(job.err(), AllOf(ContainsRegex("first cause: rank 1 "),
-                               HasSubstr("2 of 4 ranks are left, and --min-ranks is 3"),
+                               HasSubstr("2 of 4 ranks are left, and --min-ranks (DDP_MIN_RANKS) is 3"),
                                ContainsRegex("ranks 0,2-3: each was .*this rank lost its patience")));
 }
 
