@@ -45,7 +45,7 @@ void write_step(Context const& context, ddp::TensorView const& /*numbers*/, Adam
 }
 void adam_step(Context const& context, ddp::TensorView const& /*value*/, ddp::TensorView const& /*gradient*/,
                ddp::TensorView const& /*mean*/, ddp::TensorView const& /*square*/,
-               ddp::TensorView const& /*numbers*/) {
+               ddp::TensorView const& /*numbers*/, ddp::TensorView const& /*skip*/) {
   refuse(context.device());
 }
 void sgd_step(Context const& context, ddp::TensorView const& /*value*/, ddp::TensorView const& /*gradient*/,

@@ -271,8 +271,10 @@ TEST_F(SurvivingTraining, R26ANewProcessOfAnotherModelSaysHowItDiffersAndTheOthe
 TEST_F(SurvivingTraining, R26PaceStatisticsAndTracesTellOfALoss) {
   fs::path const statistics = folder_.path() / "statistics";
   fs::path const traces = folder_.path() / "traces";
-  LaunchedJob job(surviving(), {.environment = {text("DDP_STATISTICS=", statistics.string()),
-                                                text("DDP_TRACE=", traces.string())}});
+  auto words = surviving();
+  *std::ranges::find(words, "12") = "48";  // ranks report their pace once a second
+  LaunchedJob job(words, {.environment = {text("DDP_STATISTICS=", statistics.string()),
+                                          text("DDP_TRACE=", traces.string())}});
   ASSERT_TRUE(job.shows("ms a step; the slowest is rank"));
   send_to_rank(job, "train_mlp", 2, SIGKILL);
   EXPECT_EQ(job.exit_code(), 0) << job.err();
@@ -296,7 +298,7 @@ TEST_F(SurvivingTraining, R26PaceStatisticsAndTracesTellOfALoss) {
   EXPECT_EQ(after.front().at("ranks"), (nlohmann::json{0, 1, 3}));
   EXPECT_EQ(after.front().at("step"), changes[0].step);
   EXPECT_EQ(after.back().at("membership"), 1);
-  EXPECT_EQ(after.back().at("step"), 2999);
+  EXPECT_EQ(after.back().at("step"), 11999);
   EXPECT_FALSE(steps_of("rank2.ddp-0.jsonl").empty()) << "until a second before its end, in whole lines";
   auto const traced = nlohmann::json::parse(read_file(traces / "rank0.json")).at("traceEvents");
   EXPECT_TRUE(std::ranges::any_of(
