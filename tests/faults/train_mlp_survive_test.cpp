@@ -165,7 +165,7 @@ TEST_F(SurvivingTraining, R26ARankKilledWhileACheckpointIsWrittenLeavesGoodOnesA
   for (auto const& [victim, replace] : {std::pair(0U, false), {2U, false}, {0U, true}}) {
     fs::remove_all(checkpoints);
     LaunchedJob job(launch(4, {"--survive", "--replace", replace ? "1" : "0"},
-                           {"--survive", "--checkpoint", checkpoints.string(), "--checkpoint-every", "5"}));
+                           {"--survive", "--checkpoint", checkpoints.string(), "--checkpoint-every", "25"}));
     ASSERT_TRUE(job.shows("epoch  1/12"));
     auto const unfinished = [&] {
       std::error_code problem;
