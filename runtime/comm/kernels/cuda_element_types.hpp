@@ -44,6 +44,14 @@ __device__ T narrowed(Sum sum) {
   }
 }
 
+// A product is rounded before it is added, as on a CPU.
+__device__ inline double plus_product(double sum, double value, double factor) {
+  return __dadd_rn(sum, __dmul_rn(value, factor));
+}
+__device__ inline float plus_product(float sum, float value, double factor) {
+  return __fadd_rn(sum, __fmul_rn(value, static_cast<float>(factor)));
+}
+
 inline cudaLaunchConfig_t a_thread_each(std::size_t count, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   std::size_t const blocks = (count + kThreads - 1) / kThreads;

@@ -13,11 +13,9 @@
 namespace ddp::cuda {
 namespace {
 
-// As reduce_elements() does it: the product is rounded before 0 is added, which turns -0 into 0.
-__device__ double scaled(double value, double factor) { return __dadd_rn(0.0, __dmul_rn(value, factor)); }
-__device__ float scaled(float value, double factor) {
-  return __fadd_rn(0.0F, __fmul_rn(value, static_cast<float>(factor)));
-}
+// As reduce_elements() does it: adding to 0 turns -0 into 0.
+__device__ double scaled(double value, double factor) { return plus_product(0.0, value, factor); }
+__device__ float scaled(float value, double factor) { return plus_product(0.0F, value, factor); }
 __device__ __half scaled(__half value, double factor) {
   return __float2half_rn(scaled(__half2float(value), factor));
 }

@@ -20,14 +20,6 @@ __device__ Pack<T, size> load(RankElements const& from, std::size_t rank, std::s
   return static_cast<Pack<T, size> const*>(elements)[index];
 }
 
-// A product is rounded before it is added, as on a CPU.
-__device__ double plus_product(double sum, double value, double factor) {
-  return __dadd_rn(sum, __dmul_rn(value, factor));
-}
-__device__ float plus_product(float sum, float value, double factor) {
-  return __fadd_rn(sum, __fmul_rn(value, static_cast<float>(factor)));
-}
-
 template <class T, std::size_t size>
 __global__ void reduce_ranks(Pack<T, size>* out, RankElements from, std::size_t count, ReduceOp::Kind kind) {
   using Sum = decltype(widened(T{}));

@@ -79,9 +79,9 @@ void NcclRankOrder::plan(std::span<Operation const> operations) {
 }
 
 void NcclRankOrder::add(Piece piece) {
+  piece.pitch = round_up(piece.count * size_of(piece.operation->dtype), kPartBytes);
   piece.received = bytes_;
-  bytes_ += (ranks_ - 1) * round_up(piece.count * size_of(piece.operation->dtype), kPartBytes) +
-            round_up(ranks_ * sizeof(double), kPartBytes);
+  bytes_ += (ranks_ - 1) * piece.pitch + round_up(ranks_ * sizeof(double), kPartBytes);
   pieces_.push_back(piece);
 }
 
@@ -97,16 +97,15 @@ bool NcclRankOrder::receives(Piece const& piece, std::size_t rank) const noexcep
 
 cuda::RankElements NcclRankOrder::elements(Piece const& piece) const {
   std::size_t const size = size_of(piece.operation->dtype);
-  std::size_t const pitch = round_up(piece.count * size, kPartBytes);
   std::byte const* const received = at(memory_.back().view().data, piece.received, 1);
-  return {.own = at(piece.operation->in, piece.begin + (piece.is_parted ? rank_ * piece.count : 0), size),
+  return {.own = at(piece.operation->in, piece.begin_of(rank_), size),
           .others = received,
-          .pitch = pitch,
+          .pitch = piece.pitch,
           .rank = rank_,
           .ranks = ranks_,
           .factors = piece.operation->op.factor == nullptr
                          ? nullptr
-                         : reinterpret_cast<double const*>(received + (ranks_ - 1) * pitch)};
+                         : reinterpret_cast<double const*>(received + (ranks_ - 1) * piece.pitch)};
 }
 
 ncclResult_t NcclRankOrder::exchange(Piece const& piece, CudaStream& stream) const {
@@ -127,7 +126,7 @@ ncclResult_t NcclRankOrder::exchange(Piece const& piece, CudaStream& stream) con
     int const peer = static_cast<int>(r);
     if (r == rank_) continue;
     if (receives(piece, r)) {
-      void const* const part = at(operation.in, piece.begin + (piece.is_parted ? r * piece.count : 0), size);
+      void const* const part = at(operation.in, piece.begin_of(r), size);
       if (!made(ncclSend(part, piece.count * size, ncclUint8, peer, communicator_, stream.handle()))) break;
       if (factors != nullptr &&
           !made(ncclSend(factors + rank_, 1, ncclFloat64, peer, communicator_, stream.handle()))) {
@@ -150,7 +149,7 @@ void NcclRankOrder::reduce(Piece const& piece, CudaStream& stream) const {
   Operation const& operation = *piece.operation;
   if (!receives(piece, rank_)) return;
   bool const is_scattered = operation.kind == OperationKind::reduce_scatter;
-  std::size_t const to = piece.begin + (piece.is_parted && !is_scattered ? rank_ * piece.count : 0);
+  std::size_t const to = is_scattered ? 0 : piece.begin_of(rank_);
   cuda::reduce_in_rank_order(at(operation.out, to, size_of(operation.dtype)), elements(piece), piece.count,
                              operation.dtype, operation.op.kind, stream);
 }

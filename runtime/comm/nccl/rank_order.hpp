@@ -37,11 +37,15 @@ class NcclRankOrder {
   // Elements of one operation that each rank reduces a part of, or all.
   struct Piece {
     Operation const* operation = nullptr;
-    std::size_t begin = 0;  // element of `in`
-    std::size_t count = 0;  // elements that this rank reduces
-    bool is_parted =
-        false;  // rank r reduces `count` elements from begin + r · count; otherwise all do the same
+    std::size_t begin = 0;     // element of `in`
+    std::size_t count = 0;     // elements that this rank reduces
+    bool is_parted = false;    // rank r reduces those from begin + r · count on; otherwise all do the same
+    std::size_t pitch = 0;     // bytes from one rank's received elements to the next one's
     std::size_t received = 0;  // byte of memory_ where the other ranks' elements are, and behind them factors
+    // Where in `in` the elements are that `rank` reduces.
+    [[nodiscard]] std::size_t begin_of(std::size_t rank) const {
+      return begin + (is_parted ? rank * count : 0);
+    }
   };
   void plan(std::span<Operation const> operations);
   void add(Piece piece);
