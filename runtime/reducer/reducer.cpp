@@ -29,17 +29,14 @@ Reducer::Reducer(ReducerRanks ranks, std::vector<ReducerLane> lanes, std::vector
       reduction_(std::make_unique<AllReduce>(state_)),
       updates_(state_) {
   for (ReducerLane const& lane : state_.lanes) check_compute_stream(lane.device, *lane.compute_stream);
-  use_order(reverse_order(state_.parameters.size()), compared);
+  use_plan(state_.buckets.plan_for(reverse_order(state_.parameters.size())), compared);
   if (!state_.buckets.is_sharded()) return;
   values_.emplace(state_, state_.memory.make_arenas(state_.buckets.plan()));
   reduction_ = std::make_unique<ShardedReduction>(state_, *values_, updates_);
 }
 
 // R12: finds ranks that differ before they could hang.
-void Reducer::use_order(std::span<std::size_t const> order, std::string const& compared) {
-  auto plan = state_.buckets.plan_for(order);
-  bool const first = state_.step.number == 0;
-  if (!first && *plan == state_.buckets.plan()) return;
+void Reducer::use_plan(std::unique_ptr<BucketPlan const> plan, std::string const& compared) {
   state_.ranks.require_same(
       "plan",
       text(state_.memory.describe(), ", ", parts_.describe(), compared.empty() ? "" : ", ", compared,

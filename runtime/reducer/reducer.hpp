@@ -123,6 +123,7 @@ class Reducer {
   void send_tail();
   void send_all();
   void finish_step();
+  void prepare_further_steps(std::span<std::size_t const> arrival);
   [[nodiscard]] bool begin_step_of_others();
 
   void require_updates_can_be_early(std::string_view what) const;
@@ -131,7 +132,7 @@ class Reducer {
   /// Gives every rank the new values of a lane, behind `updates`; nothing if there are none.
   void gather(std::size_t lane, Stream& updates);
 
-  void use_order(std::span<std::size_t const> order, std::string const& compared = {});
+  void use_plan(std::unique_ptr<BucketPlan const> plan, std::string const& compared = {});
   void choose_queues();
   void meet();
 

@@ -133,17 +133,21 @@ void Reducer::finish_step() {
     return;
   }
   parts_.each(&StepPart::verdict);
-  ++state_.step.number;
   state_.step.state = StepState::idle;
   parts_.weights.forget();
-  bool const first = state_.step.number == 1;
+  bool const first = state_.step.number == 0;
   std::vector<std::size_t> arrival;
   if (first) arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
   state_.marks.end_step(state_.buckets.plan());
-  if (!first) return;
+  if (first) prepare_further_steps(arrival);
+  ++state_.step.number;  // at last: a step whose end throws is none, and the program does not update
+}
+
+void Reducer::prepare_further_steps(std::span<std::size_t const> arrival) {
   if (state_.buckets.may_rebuild()) {
     meet();
-    use_order(state_.buckets.order_of_first_rank(arrival, state_.ranks));
+    auto plan = state_.buckets.plan_for(state_.buckets.order_of_first_rank(arrival, state_.ranks));
+    if (*plan != state_.buckets.plan()) use_plan(std::move(plan));
   }
   choose_queues();
 }

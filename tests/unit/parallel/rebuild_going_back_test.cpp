@@ -1,7 +1,12 @@
 // Ranks of which none, or not every one, has the values of a whole number of steps (R26).
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
+
 #include "ddp/ddp.hpp"
+#include "ddp/parallel/autograd_support.hpp"
+#include "support/errors.hpp"
 #include "support/models/toy_model.hpp"
 #include "support/ranks/in_process_worlds.hpp"
 #include "support/ranks/surviving_ranks.hpp"
@@ -45,6 +50,26 @@ TEST(WorldRebuild, R26WhereNoRankHasAllTheyGoBackTogether) {
     world.rebuild(loss_of(world), alike);
     EXPECT_EQ(backs, 1);
     EXPECT_EQ(follower.value, 2);
+  });
+}
+
+// The first step ends with a meeting of all ranks, to which rank 2 does not come.
+TEST(WorldRebuild, R26AStepWhoseEndThrowsIsNotCounted) {
+  SurvivingRanks ranks(3);
+  std::atomic<int> reduced{0};
+  ranks.run([&](World& world) {
+    ToyModel model({50}, world.rank().value());
+    DistributedDataParallel ddp(world, model.parameters());
+    ddp.on_bucket_ready(
+        [&](ReducedBucket const& bucket) { host_stream(bucket.stream).enqueue([&] { ++reduced; }); });
+    mark_all(ddp);
+    if (world.rank() == 2) {
+      AutogradSupport(ddp).send_rest();
+      while (reduced < 3) std::this_thread::yield();
+      ranks.die(world);
+    }
+    EXPECT_EQ(error_of<CommError>([&] { ddp.synchronize(); }).code(), ErrorCode::peer_lost);
+    EXPECT_EQ(ddp.steps(), 0U);
   });
 }
 
