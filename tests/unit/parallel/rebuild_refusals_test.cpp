@@ -4,8 +4,13 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <string>
+#include <thread>
 #include <vector>
 
+#include "core/hash.hpp"
+#include "core/record.hpp"
+#include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
 #include "support/errors.hpp"
 #include "support/models/toy_model.hpp"
@@ -83,6 +88,37 @@ TEST(WorldRebuild, R26AlreadyAtTheStartOneIsWarnedOfWhatCannotFollow) {
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
       HasSubstr("this job could not go on without a lost rank: a sub-group of this World cannot follow it"));
+}
+
+// Played by hand, since a process has one library.
+TEST(WorldRebuild, R26ANewcomerWithAnotherVersionOfTheLibraryIsNamedAndTheOthersGoOn) {
+  SurvivingRanks ranks(2);
+  std::atomic<bool> refused{false};
+  std::thread other([&] {
+    ranks.newcomer(1, [&](World& world) {
+      ControlPlane& control = world.control();
+      auto const deadline = Deadline::after(std::chrono::seconds(60));
+      Membership const next = control.rebuild(record(1, 0, StableHash().value()), deadline);
+      std::string const group = text("ddp/@", next.number, "/communicator/");
+      static_cast<void>(control.gather(group + "location", record("9.9", "elsewhere"), next.ranks, deadline));
+      auto const said = control.all_gather(group + "conclusion", "", next.ranks, deadline);
+      EXPECT_THAT(said.front(), HasSubstr("rank 1 (on elsewhere) version 9.9; every host needs the same"));
+      refused = true;
+      ranks.die(world);
+    });
+  });
+  ranks.run([&](World& world) {
+    Replicated alike(world, {});
+    if (world.rank() == 1) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    while (!world.control().interruption() && !refused) std::this_thread::yield();  // unless it came at once
+    if (world.control().interruption()) {
+      world.rebuild(CommError(ErrorCode::aborted, "a newcomer waits"), alike);
+    }
+    EXPECT_THAT(world.members(), ElementsAre(Rank{0}));
+    EXPECT_EQ(world.all_reduce_scalar(1), 1);
+  });
+  other.join();
 }
 
 TEST(WorldRebuild, R26ASecondCallForTheSameErrorDisturbsNobody) {
