@@ -121,9 +121,8 @@ std::string Reducer::why_not_rebuilt(bool goes_back) const {
   Turn const turn(mutex_);
   if (no_sync_depth_ > 0) return "a guard of no_sync() lives, of micro-steps that are lost; end it before";
   if (program_calls > 0) {
-    return "it is called by a function that a step calls, such as a comm hook: let the error through, and "
-           "catch it "
-           "around the step";
+    return "it is called by a function that a step calls, such as a comm hook, or that is "
+           "recorded: let the error through, and catch it around the step";
   }
   if (values_ && !goes_back) {
     return "with Options::sharding the lost rank's part of the optimizer is lost: give Replicated a function "

@@ -6,6 +6,7 @@
 
 #include "core/record.hpp"
 #include "ddp/core/text.hpp"
+#include "reducer/call_program.hpp"
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/reducer.hpp"
 
@@ -51,6 +52,7 @@ std::string Reducer::record(RecordedStep& into, std::function<void()> const& ste
   std::string failed;
   try {
     into.graph->begin(compute);
+    ProgramCall const counted;  // this object must outlive it
     step();
     check_recorded();
     into.graph->end(compute);
