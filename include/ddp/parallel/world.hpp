@@ -35,7 +35,7 @@ struct WorldOptions {
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// "" chooses what fits; otherwise a backend's name. DDP_BACKEND overrides it.
   std::string backend{};
-  /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev; "" for none.
+  /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev ("" for none).
   /// Relative folders, here and below, begin at the working directory of init(). DDP_TRACE overrides it.
   std::string trace{};
   /// A folder for the statistics of every DistributedDataParallel, which then has Options::statistics:
