@@ -16,9 +16,6 @@
 namespace ddp::testing {
 namespace {
 
-constexpr Device kGpu{DeviceKind::cuda, DeviceIndex{0}};
-constexpr std::size_t kLarge = std::size_t{64} << 20;
-
 void expect_of_communication(Stream& stream) {
   EXPECT_EQ(stream.device(), kGpu);
   int priority = 0;

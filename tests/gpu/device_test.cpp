@@ -24,9 +24,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Device kGpu{DeviceKind::cuda, DeviceIndex{0}};
-constexpr std::size_t kLarge = std::size_t{64} << 20;
-
 std::vector<std::uint8_t> bytes_of(Tensor const& memory, Stream& stream) {
   std::vector<std::uint8_t> bytes(memory.view().bytes());
   copy_elements(view_of(std::span(bytes)), memory, stream);

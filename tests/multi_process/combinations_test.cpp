@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::Each;
 
-std::vector<std::size_t> const kCounts{1500, 40, 700};
+std::vector<std::size_t> const kCombinedCounts{1500, 40, 700};
 constexpr int kMicroSteps = 2;
 int me() { return world().rank().value(); }
 int steps_of(int rank) { return 2 + 2 * rank; }
@@ -61,7 +61,7 @@ class Combinations : public ::testing::TestWithParam<Combination> {};
 
 TEST_P(Combinations, R6R7R11R13R15GiveWhatOneProcessWouldCompute) {
   Combination const way = GetParam();
-  DeviceToy<float> model(world(), kCounts);
+  DeviceToy<float> model(world(), kCombinedCounts);
   DistributedDataParallelOptions options{
       .bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
   options.uneven = DistributedDataParallelOptions::Uneven::divide_by_live;
@@ -76,7 +76,7 @@ TEST_P(Combinations, R6R7R11R13R15GiveWhatOneProcessWouldCompute) {
                          }
                        }});
   }
-  DeviceToy<float> seen(world(), kCounts);  // its gradients are copies of the model's
+  DeviceToy<float> seen(world(), kCombinedCounts);  // its gradients are copies of the model's
   if (way.per_bucket) {
     ddp.on_bucket_ready([&](ReducedBucket const& bucket) {
       for (BucketSlice const& piece : bucket.slices) {
@@ -88,7 +88,7 @@ TEST_P(Combinations, R6R7R11R13R15GiveWhatOneProcessWouldCompute) {
   }
   int step = 0;
   auto const expect_averages = [&] {
-    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    for (std::size_t p = 0; p < kCombinedCounts.size(); ++p) {
       float const expected = expected_average(step, p);
       ASSERT_THAT(model.gradient(p), Each(expected)) << "step " << step << ", parameter " << p;
       if (way.per_bucket) {
@@ -98,13 +98,13 @@ TEST_P(Combinations, R6R7R11R13R15GiveWhatOneProcessWouldCompute) {
     ddp.zero_gradients();
   };
   for (; step < steps_of(me()); ++step) {
-    std::vector<float> sums(kCounts.size());
+    std::vector<float> sums(kCombinedCounts.size());
     for (int micro = 0; micro < kMicroSteps; ++micro) {
       auto const guard = ddp.no_sync(micro + 1 < kMicroSteps);
-      for (std::size_t p = 0; p < kCounts.size(); ++p) {  // buckets are rebuilt
+      for (std::size_t p = 0; p < kCombinedCounts.size(); ++p) {  // buckets are rebuilt
         if (!is_used(me(), step, p)) continue;
         sums[p] += gradient_of(me(), step, p, micro);
-        model.write_gradient(p, std::vector<float>(kCounts[p], sums[p]));
+        model.write_gradient(p, std::vector<float>(kCombinedCounts[p], sums[p]));
         ddp.gradient_ready(p);
       }
       ddp.synchronize();

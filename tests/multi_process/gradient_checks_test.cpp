@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ddp/core/text.hpp"
+#include "multi_process/uneven_steps.hpp"
 #include "support/models/own_reducer.hpp"
 #include "support/ranks/in_process_worlds.hpp"
 
@@ -20,11 +21,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Nonfinite = DistributedDataParallelOptions::Nonfinite;
 
-std::vector<std::size_t> const kCounts{40'000, 3, 700, 1};
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinite = std::numeric_limits<float>::infinity();
+std::vector<std::size_t> const kSizes{40'000, 3, 700, 1};
 
-DistributedDataParallelOptions small_buckets() {
+DistributedDataParallelOptions several_buckets() {
   return {.bucket_bytes = 20'000_B, .first_bucket_bytes = 500_B};
 }
 
@@ -40,8 +39,8 @@ void fill(DeviceToy<float>& model) { model.fill_gradients(world().rank().value()
 
 double norm_of_averages() {
   double sum = 0;
-  for (std::size_t p = 0; p < kCounts.size(); ++p) {
-    for (std::size_t i = 0; i < kCounts[p]; ++i) {
+  for (std::size_t p = 0; p < kSizes.size(); ++p) {
+    for (std::size_t i = 0; i < kSizes[p]; ++i) {
       sum += std::pow(static_cast<double>(ToyModel::average_gradient(p, i, world().size())), 2);
     }
   }
@@ -50,7 +49,7 @@ double norm_of_averages() {
 
 // Makes one element of a parameter of this rank what it is not.
 void spoil(DeviceToy<float>& model, std::size_t parameter, float with) {
-  std::vector<float> gradient(kCounts[parameter], 1.0F);
+  std::vector<float> gradient(kSizes[parameter], 1.0F);
   gradient[gradient.size() * 2 / 3] = with;
   model.write_gradient(parameter, gradient);
 }
@@ -59,22 +58,22 @@ TEST(GradientNorm, R15AveragesAreClippedToTheNormThatTheOracleHas) {
   double const norm = norm_of_averages();
   for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
     for (double const limit : {norm / 3, norm * 2}) {
-      DeviceToy<float> model(world(), kCounts);
-      DistributedDataParallelOptions options = small_buckets();
+      DeviceToy<float> model(world(), kSizes);
+      DistributedDataParallelOptions options = several_buckets();
       options.storage = storage;
       options.clip_norm = limit;
       DistributedDataParallel ddp(world(), model.parameters(), options);
       double const factor = std::min(1.0, limit / (norm + 1e-6));
       for (int step = 0; step < 3; ++step) {
         fill(model);
-        for (std::size_t p = 0; p < kCounts.size(); ++p) ddp.gradient_ready(p);  // buckets are rebuilt
+        for (std::size_t p = 0; p < kSizes.size(); ++p) ddp.gradient_ready(p);  // buckets are rebuilt
         ddp.synchronize();
         auto const found = read<double>(ddp.gradient_norm());
         EXPECT_NEAR(found, norm, norm * 1e-12);
         EXPECT_THAT(gathered(text(std::bit_cast<std::uint64_t>(found))),
                     Each(text(std::bit_cast<std::uint64_t>(found))))
             << "the same bits on every rank";
-        for (std::size_t p = 0; p < kCounts.size(); ++p) {
+        for (std::size_t p = 0; p < kSizes.size(); ++p) {
           auto const gradient = model.gradient(p);
           for (std::size_t i = 0; i < gradient.size(); ++i) {
             double const expected =
@@ -89,7 +88,7 @@ TEST(GradientNorm, R15AveragesAreClippedToTheNormThatTheOracleHas) {
 }
 
 TEST(GradientNorm, R15OptionsAreTheSameOnEveryRankAndMakeSense) {
-  DeviceToy<float> model(world(), kCounts);
+  DeviceToy<float> model(world(), kSizes);
   for (double const wrong : {-1.0, static_cast<double>(kNan), static_cast<double>(kInfinite)}) {
     EXPECT_THAT(
         message_of([&] { DistributedDataParallel(world(), model.parameters(), {.clip_norm = wrong}); }),
@@ -115,12 +114,12 @@ TEST(Nonfinite, R17F11EveryRankIsToldParameterAndRankBeforeWeightsChange) {
   for (float const wrong : {kNan, -kInfinite}) {
     for (std::size_t const parameter :
          {std::size_t{0}, std::size_t{3}}) {  // in the last bucket, and the first
-      DeviceToy<float> model(world(), kCounts);
-      DistributedDataParallelOptions options = small_buckets();
+      DeviceToy<float> model(world(), kSizes);
+      DistributedDataParallelOptions options = several_buckets();
       options.nonfinite = Nonfinite::error;
       OwnReducer reducer(model, options);
       fill(model);
-      reducer.step(kCounts.size());
+      reducer.step(kSizes.size());
       auto const before = model.value(0);
       int const odd = world().size() - 1;
       if (world().rank().value() == odd) spoil(model, parameter, wrong);
@@ -137,8 +136,8 @@ TEST(Nonfinite, R17F11EveryRankIsToldParameterAndRankBeforeWeightsChange) {
 
 TEST(Nonfinite, R17AFlaggedStepIsKnownOnEveryRankAndTheNextOneIsClean) {
   for (bool const clips : {false, true}) {
-    DeviceToy<float> model(world(), kCounts);
-    DistributedDataParallelOptions options = small_buckets();
+    DeviceToy<float> model(world(), kSizes);
+    DistributedDataParallelOptions options = several_buckets();
     options.nonfinite = Nonfinite::flag;
     options.clip_norm = clips ? 1.0 : 0.0;
     DistributedDataParallel ddp(world(), model.parameters(), options);
@@ -169,23 +168,23 @@ TEST(Nonfinite, R17ARankWithWeight0HasNoSay) {
   if (world().size() == 1) GTEST_SKIP() << "takes two ranks";
   for (auto const how : {Nonfinite::flag, Nonfinite::error}) {
     for (bool const converts : {false, true}) {
-      DeviceToy<float> model(world(), kCounts);
-      DistributedDataParallelOptions options = small_buckets();
+      DeviceToy<float> model(world(), kSizes);
+      DistributedDataParallelOptions options = several_buckets();
       options.nonfinite = how;
       options.clip_norm = 1e6;
       if (converts) options.reduce_dtype = DType::f64;
       OwnReducer reducer(model, options);
       bool const odd = world().rank().value() == world().size() - 1;
       for (int step = 0; step < 3; ++step) {
-        for (std::size_t p = 0; p < kCounts.size(); ++p) {
+        for (std::size_t p = 0; p < kSizes.size(); ++p) {
           if (odd) {
             spoil(model, p, kNan);
           } else {
-            model.write_gradient(p, std::vector<float>(kCounts[p], 2.0F));
+            model.write_gradient(p, std::vector<float>(kSizes[p], 2.0F));
           }
         }
         reducer->set_weight(odd ? 0 : 3);
-        reducer.step(kCounts.size());
+        reducer.step(kSizes.size());
         reducer.wait();
         EXPECT_THAT(model.gradient(2), Each(FloatEq(2.0F)));
         EXPECT_TRUE(std::isfinite(read<double>(reducer->gradient_norm())));
@@ -197,7 +196,7 @@ TEST(Nonfinite, R17ARankWithWeight0HasNoSay) {
       if (odd) spoil(model, 2, kNan);
       reducer->set_weight(1);
       auto const step = [&] {
-        reducer.step(kCounts.size());
+        reducer.step(kSizes.size());
         reducer.wait();
       };
       if (how == Nonfinite::error) {
@@ -211,7 +210,7 @@ TEST(Nonfinite, R17ARankWithWeight0HasNoSay) {
 }
 
 TEST(Nonfinite, R17WhatTheWireCannotHoldIsFoundToo) {
-  DeviceToy<float> model(world(), kCounts);
+  DeviceToy<float> model(world(), kSizes);
   DistributedDataParallel ddp(world(), model.parameters(),
                               {.reduce_dtype = DType::f16, .nonfinite = Nonfinite::flag});
   fill(model);
@@ -222,8 +221,8 @@ TEST(Nonfinite, R17WhatTheWireCannotHoldIsFoundToo) {
 }
 
 TEST(Nonfinite, R15UpdatesWaitForTheEndOfTheStepWhereTheyMustKnow) {
-  DeviceToy<float> model(world(), kCounts);
-  DistributedDataParallelOptions options = small_buckets();
+  DeviceToy<float> model(world(), kSizes);
+  DistributedDataParallelOptions options = several_buckets();
   options.clip_norm = 1e-3;
   DistributedDataParallel ddp(world(), model.parameters(), options);
   std::vector<std::size_t> order;

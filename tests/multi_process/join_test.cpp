@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
+#include "multi_process/uneven_steps.hpp"
 #include "support/models/own_reducer.hpp"
 #include "support/ranks/in_process_worlds.hpp"
 
@@ -18,10 +19,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using Uneven = DistributedDataParallelOptions::Uneven;
 
-std::vector<std::size_t> const kCounts{1500, 3, 700};
-int me() { return world().rank().value(); }
-// Rank r has data for 1 + 2r steps.
-int steps_of(int rank) { return 1 + 2 * rank; }
 using StepsOf = int (*)(int rank);
 
 DistributedDataParallelOptions options_of(Uneven uneven) {
@@ -128,7 +125,6 @@ TEST(Join, R11ARankMayHaveNoDataFromTheFirstStepOn) {
 
 // Infinite: one element of them that is sent shows.
 TEST(Join, R11R6MicroStepsThatNoStepHasSentAreLeftOut) {
-  constexpr float kInfinite = std::numeric_limits<float>::infinity();
   for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
     for (Uneven const uneven : {Uneven::divide_by_live, Uneven::divide_by_all}) {
       for (bool const from_source : {false, true}) {

@@ -80,12 +80,12 @@ TEST(ReduceDtype, R14SumsOf16BitGradientsAreRoundedOnce) {
   }
 }
 
-struct Way {
+struct DtypeWay {
   GradientStorage storage;
   bool from_sources;
 };
 
-void expect_averages(Way way, DType reduce_dtype) {
+void expect_averages(DtypeWay way, DType reduce_dtype) {
   std::vector<std::size_t> const counts{1500, 3, 700, 1};
   DeviceToy<float> model(world(), counts);
   DistributedDataParallelOptions options{

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-std::vector<std::size_t> const kCounts{40'000, 3, 700};
+std::vector<std::size_t> const kCheckedCounts{40'000, 3, 700};
 
 template <class T>
 void flip_last_bit(TensorView const& value, std::size_t element) {
@@ -33,7 +33,7 @@ void flip_last_bit(TensorView const& value, std::size_t element) {
 
 template <class T>
 void find_a_flipped_bit(std::size_t parameter, std::size_t element) {
-  DeviceToy<T> model(world(), kCounts);
+  DeviceToy<T> model(world(), kCheckedCounts);
   DistributedDataParallelOptions options;
   options.verify_every = 2;
   OwnReducer reducer(model, options);
@@ -42,8 +42,8 @@ void find_a_flipped_bit(std::size_t parameter, std::size_t element) {
   reducer.wait();
   int const odd = world().size() - 1;
   if (world().rank().value() == odd) flip_last_bit<T>(reducer->parameters()[parameter].value, element);
-  reducer.step(kCounts.size());  // not looked at
-  auto const messages = gathered(message_of([&] { reducer.step(kCounts.size()); }));
+  reducer.step(kCheckedCounts.size());  // not looked at
+  auto const messages = gathered(message_of([&] { reducer.step(kCheckedCounts.size()); }));
   EXPECT_THAT(messages, Each(messages[0]));
   EXPECT_THAT(messages[0],
               AllOf(HasSubstr("after synchronised step 3 ranks do not have the same weights"),
@@ -54,14 +54,14 @@ void find_a_flipped_bit(std::size_t parameter, std::size_t element) {
 TEST(ReplicaCheck, R17F12AFlippedBitIsNamedWithParameterAndRank) {
   if (world().size() == 1) return;  // there is nobody to differ from
   for (std::size_t const parameter : {std::size_t{0}, std::size_t{1}, std::size_t{2}}) {
-    find_a_flipped_bit<float>(parameter, kCounts[parameter] - 1);
+    find_a_flipped_bit<float>(parameter, kCheckedCounts[parameter] - 1);
   }
   find_a_flipped_bit<float>(0, 0);
   find_a_flipped_bit<bfloat16>(0, 20'001);
 }
 
 TEST(ReplicaCheck, R17EqualWeightsPassAndValuesThatChangePlacesDoNot) {
-  DeviceToy<float> model(world(), kCounts);
+  DeviceToy<float> model(world(), kCheckedCounts);
   DistributedDataParallelOptions options;
   options.verify_every = 2;
   OwnReducer reducer(model, options);
@@ -73,10 +73,10 @@ TEST(ReplicaCheck, R17EqualWeightsPassAndValuesThatChangePlacesDoNot) {
   copy_elements(reducer->parameters()[1].value, view_of(std::span(numbers)), world().stream());
   world().stream().synchronize();
   if (world().size() == 1) {
-    reducer.step(kCounts.size());
+    reducer.step(kCheckedCounts.size());
     return;
   }
-  EXPECT_THAT(gathered(message_of([&] { reducer.step(kCounts.size()); })),
+  EXPECT_THAT(gathered(message_of([&] { reducer.step(kCheckedCounts.size()); })),
               Each(HasSubstr("parameter 1 \"p1\" on rank")));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
+#include "multi_process/uneven_steps.hpp"
 #include "support/models/own_reducer.hpp"
 #include "support/ranks/in_process_worlds.hpp"
 
@@ -22,15 +23,7 @@ using ::testing::HasSubstr;
 using Nonfinite = DistributedDataParallelOptions::Nonfinite;
 using Uneven = DistributedDataParallelOptions::Uneven;
 
-std::vector<std::size_t> const kCounts{1500, 3, 700};
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinite = std::numeric_limits<float>::infinity();
-
-int me() { return world().rank().value(); }
 int last() { return world().size() - 1; }
-// Rank r has data for 1 + 2r steps.
-int steps_of(int rank) { return 1 + 2 * rank; }
-
 // Of a step: which parameter of which rank has such an element.
 struct Spoilt {
   std::size_t parameter;
@@ -38,13 +31,13 @@ struct Spoilt {
   float element;
 };
 
-float gradient_of(int rank, int step, std::size_t parameter) {
+float gradient_in_step(int rank, int step, std::size_t parameter) {
   return static_cast<float>(12 * (1 + (2 * rank + step + static_cast<int>(parameter)) % 5));
 }
 
 void write_gradients(DeviceToy<float>& model, int step, Spoilt const* spoilt) {
   for (std::size_t p = 0; p < kCounts.size(); ++p) {
-    std::vector<float> gradient(kCounts[p], gradient_of(me(), step, p));
+    std::vector<float> gradient(kCounts[p], gradient_in_step(me(), step, p));
     if (spoilt != nullptr && spoilt->rank == me() && spoilt->parameter == p) {
       gradient[gradient.size() * 2 / 3] = spoilt->element;
     }
@@ -97,7 +90,7 @@ class PerBucket {
   std::size_t calls_ = 0;  // of the last step
 };
 
-struct Way {
+struct SkipWay {
   GradientStorage storage = GradientStorage::arena;
   bool per_bucket = false;
   bool clips = false;  // to a norm that nothing finite reaches
@@ -105,7 +98,7 @@ struct Way {
   Uneven uneven = Uneven::refuse;
 };
 
-DistributedDataParallelOptions options_of(Way const& way) {
+DistributedDataParallelOptions options_of(SkipWay const& way) {
   DistributedDataParallelOptions options{
       .bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
   options.nonfinite = Nonfinite::flag;
@@ -116,7 +109,7 @@ DistributedDataParallelOptions options_of(Way const& way) {
 }
 
 // What every rank knows after a step, whether it had data for it or not.
-void expect_step(Way const& way, DistributedDataParallel& ddp, DeviceToy<float> const& model,
+void expect_step(SkipWay const& way, DistributedDataParallel& ddp, DeviceToy<float> const& model,
                  PerBucket const* per_bucket, int step, Spoilt const* spoilt) {
   SCOPED_TRACE(text(to_string(way.storage), ", per bucket ", way.per_bucket, ", clips ", way.clips, ", bf16 ",
                     way.bf16, ", uneven ", static_cast<int>(way.uneven), ", step ", step));
@@ -137,7 +130,7 @@ void expect_step(Way const& way, DistributedDataParallel& ddp, DeviceToy<float> 
     int counted = 0;
     for (int r = 0; r <= last(); ++r) {
       bool const has_data = way.uneven == Uneven::refuse || step < steps_of(r);
-      if (has_data) sum += gradient_of(r, step, p);
+      if (has_data) sum += gradient_in_step(r, step, p);
       if (has_data || way.uneven == Uneven::divide_by_all) ++counted;
     }
     float const expected = sum / static_cast<float>(counted);
@@ -149,8 +142,8 @@ void expect_step(Way const& way, DistributedDataParallel& ddp, DeviceToy<float> 
   }
 }
 
-std::vector<Way> ways(std::vector<Uneven> const& unevens) {
-  std::vector<Way> all;
+std::vector<SkipWay> ways(std::vector<Uneven> const& unevens) {
+  std::vector<SkipWay> all;
   for (Uneven const uneven : unevens) {
     for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
       // A communicator of GPUs takes long to make.
@@ -165,7 +158,7 @@ std::vector<Way> ways(std::vector<Uneven> const& unevens) {
 
 TEST(Nonfinite, R15R17EachBucketsUpdateSeesTheFlagOfItsStep) {
   std::vector<Spoilt> const spoilt{{2, last(), kNan}, {0, 0, -kInfinite}, {1, last(), kInfinite}};
-  for (Way const& way : ways({Uneven::refuse})) {
+  for (SkipWay const& way : ways({Uneven::refuse})) {
     DeviceToy<float> model(world(), kCounts);
     DistributedDataParallel ddp(world(), model.parameters(), options_of(way));
     std::optional<PerBucket> per_bucket;
@@ -191,7 +184,7 @@ TEST(Nonfinite, R11R15R17ARankWithoutDataIsToldOfTheOthersSpoiltSteps) {
     }
     return nullptr;
   };
-  for (Way const& way : ways({Uneven::divide_by_live, Uneven::divide_by_all})) {
+  for (SkipWay const& way : ways({Uneven::divide_by_live, Uneven::divide_by_all})) {
     DeviceToy<float> model(world(), kCounts);
     DistributedDataParallel ddp(world(), model.parameters(), options_of(way));
     std::optional<PerBucket> per_bucket;

@@ -6,7 +6,7 @@
 namespace ddp::testing {
 namespace {
 
-constexpr std::size_t kPart = 70001;  // of what is in as many parts as ranks
+constexpr std::size_t kPartOfRank = 70001;  // of what is in as many parts as ranks
 
 // Ranks may take parts from each other's memory where all can see it; in place, and where one cannot.
 void parts_in_allocated_memory(ContractContext& context) {
@@ -47,17 +47,17 @@ void a_scaled_reduce_scatter_works_in_place(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = context.stream();
   auto const ranks = static_cast<std::size_t>(comm.size());
-  std::size_t const mine = comm.rank().index() * kPart;
+  std::size_t const mine = comm.rank().index() * kPartOfRank;
   bool const counts = ranks == 1 || comm.rank().value() > 0;
   Factor const factor(comm, counts ? 2 : 0, *stream);
   for_each_type([&]<class T>(T) {
     if constexpr (is_floating(dtype_of<T>)) {
       T const nan = T(std::numeric_limits<float>::quiet_NaN());
-      Elements<T> const all(comm, ranks * kPart, counts ? T(3) : nan);
-      comm.reduce_scatter(all.put(*stream), all.part(mine, kPart), factor.scaled_sum(), *stream);
+      Elements<T> const all(comm, ranks * kPartOfRank, counts ? T(3) : nan);
+      comm.reduce_scatter(all.put(*stream), all.part(mine, kPartOfRank), factor.scaled_sum(), *stream);
       T const expected = T(6 * static_cast<float>(ranks > 1 ? ranks - 1 : 1));
       expect_elements<T>(
-          all.fetch(*stream).subspan(mine, kPart), [&](std::size_t) { return expected; },
+          all.fetch(*stream).subspan(mine, kPartOfRank), [&](std::size_t) { return expected; },
           text("scaled reduce_scatter of ", dtype_of<T>, " in place"));
     }
   });

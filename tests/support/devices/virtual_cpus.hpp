@@ -9,6 +9,8 @@
 
 namespace ddp::testing {
 
+[[nodiscard]] constexpr Device cpu(int index) { return {DeviceKind::cpu, DeviceIndex{index}}; }
+
 /// Cuts the CPU before the first test of a program: a file of tests has, outside of any function,
 /// `auto* const kCpus = VirtualCpus::before_all_tests(4);`
 class VirtualCpus : public ::testing::Environment {

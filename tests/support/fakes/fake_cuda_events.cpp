@@ -16,10 +16,10 @@ std::atomic<std::thread::id> last_recorder;
 void wait_for_an_answer() { answering.wait(false); }
 
 // Behind what a stream had then.
-struct Event {
+struct FakeEvent {
   std::atomic<bool> reached_at_once{true};
 };
-Event& event_of(cudaEvent_t event) { return *reinterpret_cast<Event*>(event); }
+FakeEvent& event_of(cudaEvent_t event) { return *reinterpret_cast<FakeEvent*>(event); }
 
 cudaError_t answer(bool reached) { return reached ? cudaSuccess : cudaErrorNotReady; }
 
@@ -28,7 +28,7 @@ cudaError_t answer(bool reached) { return reached ? cudaSuccess : cudaErrorNotRe
 extern "C" {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int /*flags*/) {
-  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  *event = reinterpret_cast<cudaEvent_t>(new FakeEvent);
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "ddp/data_parallel/data_parallel.hpp"
@@ -12,6 +13,10 @@
 #include "support/models/toy_modules.hpp"
 
 namespace ddp::testing {
+
+[[nodiscard]] inline DataParallelOptions on(std::vector<Device> devices) {
+  return {.device_ids = std::move(devices)};
+}
 
 /// Samples first to first + count of TinyData.
 template <class T>

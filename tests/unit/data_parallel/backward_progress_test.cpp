@@ -16,13 +16,13 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Optional;
 
-constexpr Bytes kSmall{64};
+constexpr Bytes kSmallTensor{64};
 constexpr auto kDeadline = std::chrono::seconds(30);
 
 FlatLayout layout_of(std::vector<std::size_t> const& counts, DType dtype = DType::f32) {
   std::vector<TensorView> tensors;
   for (std::size_t const count : counts) tensors.push_back({nullptr, Shape{count}, dtype, Device{}});
-  return FlatLayout(tensors, kSmall);
+  return FlatLayout(tensors, kSmallTensor);
 }
 
 std::shared_ptr<BackwardPlan const> plan_of(std::vector<std::size_t> const& counts, Bytes bytes = Bytes{1}) {

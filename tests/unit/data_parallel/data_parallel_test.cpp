@@ -19,8 +19,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-DataParallelOptions on(std::vector<Device> devices) { return {.device_ids = std::move(devices)}; }
-
 template <class T>
 class DataParallelOracle : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;

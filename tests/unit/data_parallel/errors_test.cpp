@@ -16,8 +16,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-DataParallelOptions on(std::vector<Device> devices) { return {.device_ids = std::move(devices)}; }
-
 std::shared_ptr<FunctionModule> identity(Device device) {
   return function_module(device, [](auto&, Value const& input) { return input; });
 }

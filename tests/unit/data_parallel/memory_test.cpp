@@ -14,9 +14,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-DataParallelOptions on(std::vector<Device> devices) { return {.device_ids = std::move(devices)}; }
-
-std::shared_ptr<FunctionModule> identity() {
+std::shared_ptr<FunctionModule> unchanged() {
   return function_module(test_device(0), [](auto&, Value const& input) { return input; });
 }
 
@@ -126,7 +124,7 @@ TEST(DataParallelMemory, P5StepsUseTheSameMemoryThoughLayersKeepTheirInput) {
 }
 
 TEST(DataParallelMemory, P6ARefusedForwardLeavesNothingToGoBackFrom) {
-  DataParallel parallel(identity(), on(test_devices(1)));
+  DataParallel parallel(unchanged(), on(test_devices(1)));
   Value const batch(counting<float>(test_device(0), {4}));
   static_cast<void>(parallel.forward(batch));
   EXPECT_THAT(message_of([&] { static_cast<void>(parallel.forward(counting<float>(Device{}, Shape{}))); }),
@@ -138,7 +136,7 @@ TEST(DataParallelMemory, P6ARefusedForwardLeavesNothingToGoBackFrom) {
 
 TEST(DataParallelMemory, P1P12AModuleAloneHasTheWholeBatch) {
   ReplicaShare found;
-  DataParallel parallel(identity(),
+  DataParallel parallel(unchanged(),
                         {.device_ids = test_devices(0),
                          .dim = 1,
                          .loss = [&](auto&, auto const& output, auto const&, ReplicaShare const& share) {
@@ -158,7 +156,7 @@ TEST(DataParallelMemory, P1P12AModuleAloneHasTheWholeBatch) {
 TEST(DataParallelMemory, P12TargetsFitTheInputRowByRowOrAreShared) {
   if (fewer_devices_than(2)) GTEST_SKIP() << "needs 2 devices";
   DataParallel parallel(
-      identity(),
+      unchanged(),
       {.device_ids = test_devices(2),
        .loss = [](Module& replica, auto const& output, Value const& target, ReplicaShare const& share) {
          bool const shared = target.kind() == Value::Kind::other;
@@ -180,7 +178,7 @@ TEST(DataParallelMemory, P12TargetsFitTheInputRowByRowOrAreShared) {
 
 TEST(DataParallelMemory, P3AnOutputDeviceThatIsNotThereIsRefusedWithoutReplicasToo) {
   auto const error = error_of([&] {
-    DataParallel parallel(identity(),
+    DataParallel parallel(unchanged(),
                           {.device_ids = test_devices(0), .output_device = test_device(test_device_count())});
   });
   EXPECT_EQ(error.code(), ErrorCode::not_found);

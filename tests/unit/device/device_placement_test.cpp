@@ -20,7 +20,6 @@ using ::testing::StartsWith;
 
 auto* const kCpus = VirtualCpus::before_all_tests(3);
 
-constexpr Device cpu(int index) { return {DeviceKind::cpu, DeviceIndex{index}}; }
 constexpr Device gpu(int index) { return {DeviceKind::cuda, DeviceIndex{index}}; }
 
 class Placement : public ::testing::Test {

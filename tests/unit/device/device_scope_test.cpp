@@ -6,14 +6,13 @@
 #include <thread>
 
 #include "ddp/device/memory.hpp"
+#include "support/devices/virtual_cpus.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr Device cpu(int index) { return {DeviceKind::cpu, DeviceIndex{index}}; }
 
 Device device_of_new_memory() { return zeros(Shape{2}, DType::f32).view().device; }
 

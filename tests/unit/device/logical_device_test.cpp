@@ -7,14 +7,13 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/physical_device.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "support/devices/virtual_cpus.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-Device cpu(int index) { return {DeviceKind::cpu, DeviceIndex{index}}; }
 
 // What a process has is settled once: the suite cuts its CPU before its first test.
 class VirtualCpus : public ::testing::Test {

@@ -11,6 +11,7 @@
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "device/memory/memory_account.hpp"
+#include "support/devices/virtual_cpus.hpp"
 #include "support/errors.hpp"
 #include "support/ranks/run_ranks.hpp"
 
@@ -19,8 +20,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-Device cpu(int index) { return {DeviceKind::cpu, DeviceIndex{index}}; }
 
 Tensor bytes_on(Device device, Bytes bytes) { return zeros(Shape{bytes.value}, DType::u8, device); }
 

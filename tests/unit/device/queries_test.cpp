@@ -12,6 +12,7 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "device/info/cudnn.hpp"
 #include "device/info/library_version.hpp"
+#include "support/devices/virtual_cpus.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
@@ -20,7 +21,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-Device cpu(int index) { return {DeviceKind::cpu, DeviceIndex{index}}; }
 constexpr Device kGpu{DeviceKind::cuda, DeviceIndex{0}};
 
 // Before anything asks for GPUs, and none are visible: so that these tests mean the same on every machine.

@@ -10,14 +10,13 @@
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "device/random/philox.hpp"
+#include "support/devices/virtual_cpus.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-Device cpu(int index) { return {DeviceKind::cpu, DeviceIndex{index}}; }
 
 template <class T>
 std::vector<T> uniform(RandomGenerator& generator, std::size_t count, double low = 0, double high = 1) {

@@ -50,7 +50,7 @@ std::vector<int> up_to(int end) {
   return numbers;
 }
 
-CoreDemand gpu(std::optional<int> node) { return {true, node}; }
+CoreDemand gpu_near(std::optional<int> node) { return {true, node}; }
 
 TEST_F(FakeSys, TellsNodeAndCoreOfEachAllowedCpu) {
   auto const cpus = read_cpus(std::vector<int>{1, 9, 12}, sys_);
@@ -67,24 +67,24 @@ TEST_F(FakeSys, MachineThatTellsNothingHasOneNode) {
 
 TEST_F(FakeSys, GpuRanksShareWholeCoresOfTheirNode) {
   auto const cpus = read_cpus(up_to(16), sys_);
-  std::vector<CoreDemand> const ranks{gpu(0), gpu(0), gpu(1)};
+  std::vector<CoreDemand> const ranks{gpu_near(0), gpu_near(0), gpu_near(1)};
   EXPECT_EQ(share_cores(cpus, ranks), (Shares{{0, 1, 8, 9}, {2, 3, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}}));
 }
 
 TEST_F(FakeSys, OnlyAllowedCpusAreGiven) {
   auto const cpus = read_cpus(std::vector<int>{0, 2, 10, 5}, sys_);
-  std::vector<CoreDemand> const ranks{gpu(0), gpu(0), gpu(1)};
+  std::vector<CoreDemand> const ranks{gpu_near(0), gpu_near(0), gpu_near(1)};
   EXPECT_EQ(share_cores(cpus, ranks), (Shares{{0}, {2, 10}, {5}}));
 }
 
 TEST_F(FakeSys, MoreRanksThanCoresAllGetTheNode) {
   auto const cpus = read_cpus(std::vector<int>{0, 8, 4}, sys_);
-  std::vector<CoreDemand> const ranks{gpu(0), gpu(0), gpu(1)};
+  std::vector<CoreDemand> const ranks{gpu_near(0), gpu_near(0), gpu_near(1)};
   EXPECT_EQ(share_cores(cpus, ranks), (Shares{{0, 8}, {0, 8}, {4}}));
 }
 
 TEST_F(FakeSys, UnknownNodeLeavesTheRankFreeUnlessThereIsOneNodeOnly) {
-  std::vector<CoreDemand> const ranks{gpu(std::nullopt), gpu(7), gpu(1)};
+  std::vector<CoreDemand> const ranks{gpu_near(std::nullopt), gpu_near(7), gpu_near(1)};
   EXPECT_EQ(share_cores(read_cpus(up_to(16), sys_), ranks), (Shares{{}, {}, {4, 5, 6, 7, 12, 13, 14, 15}}));
   std::vector<Cpu> const one_node{{0, 0, 0}, {1, 1, 0}, {2, 2, 0}};
   EXPECT_EQ(share_cores(one_node, ranks), (Shares{{0}, {1}, {2}}));

@@ -178,14 +178,14 @@ TEST(GpuList, UuidsAndTheirUniqueBeginningsAreAccepted) {
   EXPECT_THAT(select_gpus(mig[1].value, mig, {}), ElementsAre(mig[1]));
 }
 
-struct Refusal {
+struct BadList {
   std::string list;
   int exit_code;
   char const* named;
 };
 
 TEST(GpuList, BadListsAreRefusedWholeNamingTheEntry) {
-  for (Refusal const& bad : std::vector<Refusal>{{"-1", 64, "entry 1, \"-1\""},
+  for (BadList const& bad : std::vector<BadList>{{"-1", 64, "entry 1, \"-1\""},
                                                  {"0,-1,1", 64, "entry 2, \"-1\""},
                                                  {"0,0", 64, "entry 2, \"0\", names a device a second time"},
                                                  {"0,1,0", 64, "entry 3"},

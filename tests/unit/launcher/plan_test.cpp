@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Words = std::vector<std::string>;
 
-std::string const kA = "GPU-aaaaaaaa-0000-0000-0000-000000000000";
-std::string const kB = "GPU-bbbbbbbb-0000-0000-0000-000000000000";
+std::string const kUuidA = "GPU-aaaaaaaa-0000-0000-0000-000000000000";
+std::string const kUuidB = "GPU-bbbbbbbb-0000-0000-0000-000000000000";
 
 Machine machine_with(int cores, std::vector<PhysicalGpu> gpus = {}) {
   Machine machine;
@@ -30,8 +30,8 @@ Machine machine_with(int cores, std::vector<PhysicalGpu> gpus = {}) {
   return machine;
 }
 
-PhysicalGpu const kGpuA{.uuid = {kA}, .name = "NVIDIA H200", .index = PhysicalIndex{0}};
-PhysicalGpu const kGpuB{.uuid = {kB}, .name = "NVIDIA H200", .index = PhysicalIndex{1}};
+PhysicalGpu const kGpuA{.uuid = {kUuidA}, .name = "NVIDIA H200", .index = PhysicalIndex{0}};
+PhysicalGpu const kGpuB{.uuid = {kUuidB}, .name = "NVIDIA H200", .index = PhysicalIndex{1}};
 
 Plan plan_of(Words words, Machine const& machine, std::set<std::string> const& set = {}) {
   words.insert(words.end(), {"./train", "--epochs", "3"});
@@ -83,7 +83,7 @@ TEST(Plan, WithGpusOneRankPerVisibleGpu) {
   machine.cuda_visible_devices = "1";
   Plan const one = plan_of({}, machine);
   ASSERT_EQ(one.ranks.size(), 1U);
-  EXPECT_EQ(one.ranks[0].gpu, kB);
+  EXPECT_EQ(one.ranks[0].gpu, kUuidB);
   machine.cuda_visible_devices = "-1";
   EXPECT_EQ(plan_of({}, machine).ranks[0].device.kind, DeviceKind::cpu) << "-1 leaves no GPU";
   EXPECT_EQ(plan_of({"--cpus", "3"}, machine_with(8, {kGpuA})).ranks.size(), 3U);
@@ -94,9 +94,10 @@ TEST(Plan, EveryRankSeesTheWholeListAndBindsItsLogicalDevice) {
   Machine const machine = machine_with(8, {kGpuA, kGpuB});
   Plan const plan = plan_of({"--gpus", "1,0"}, machine);
   ASSERT_EQ(plan.ranks.size(), 2U);
-  for (std::size_t r : {0U, 1U}) EXPECT_EQ(environment(plan, r)["CUDA_VISIBLE_DEVICES"], kB + "," + kA);
+  for (std::size_t r : {0U, 1U})
+    EXPECT_EQ(environment(plan, r)["CUDA_VISIBLE_DEVICES"], kUuidB + "," + kUuidA);
   EXPECT_EQ(to_string(plan.ranks[1].device), "cuda:1");
-  EXPECT_EQ(plan.ranks[1].gpu, kA);
+  EXPECT_EQ(plan.ranks[1].gpu, kUuidA);
   EXPECT_EQ(environment(plan, 1)["LOCAL_RANK"], "1");
 }
 
@@ -104,7 +105,7 @@ TEST(Plan, EveryRankSeesTheWholeListAndBindsItsLogicalDevice) {
 TEST(Plan, AMigRankSeesItsOwnInstanceOnly) {
   std::string const one = "MIG-11111111-0000-0000-0000-000000000000";
   std::string const two = "MIG-22222222-0000-0000-0000-000000000000";
-  PhysicalGpu const split{.uuid = {kA}, .name = "NVIDIA H200", .mig = {{one}, {two}}, .mig_mode = true};
+  PhysicalGpu const split{.uuid = {kUuidA}, .name = "NVIDIA H200", .mig = {{one}, {two}}, .mig_mode = true};
   Machine machine = machine_with(8, {split});
   for (std::string const& inherited : {one + "," + two, std::string("0")}) {
     machine.cuda_visible_devices = inherited;
@@ -116,7 +117,7 @@ TEST(Plan, AMigRankSeesItsOwnInstanceOnly) {
     EXPECT_FALSE(environment(plan, 2).contains("DDP_VIRTUAL_DEVICES"));
   }
   EXPECT_EQ(plan_of({}, machine_with(8, {split, kGpuB})).ranks.size(), 3U) << "two instances and a GPU";
-  PhysicalGpu const uncut{.uuid = {kA}, .name = "NVIDIA H200", .mig_mode = true};
+  PhysicalGpu const uncut{.uuid = {kUuidA}, .name = "NVIDIA H200", .mig_mode = true};
   EXPECT_EQ(plan_of({}, machine_with(8, {uncut, kGpuB})).ranks.size(), 1U) << "CUDA sees nothing of it";
 }
 
@@ -124,9 +125,9 @@ TEST(Plan, AMigRankSeesItsOwnInstanceOnly) {
 TEST(Plan, VirtualPutsSeveralRanksOnEachGpu) {
   Plan const plan = plan_of({"--gpus", "0,1", "--virtual", "2"}, machine_with(8, {kGpuA, kGpuB}));
   ASSERT_EQ(plan.ranks.size(), 4U);
-  EXPECT_EQ(plan.ranks[1].gpu, kA);
-  EXPECT_EQ(plan.ranks[2].gpu, kB);
-  EXPECT_EQ(environment(plan, 3)["CUDA_VISIBLE_DEVICES"], kA + "," + kB);
+  EXPECT_EQ(plan.ranks[1].gpu, kUuidA);
+  EXPECT_EQ(plan.ranks[2].gpu, kUuidB);
+  EXPECT_EQ(environment(plan, 3)["CUDA_VISIBLE_DEVICES"], kUuidA + "," + kUuidB);
   EXPECT_EQ(environment(plan, 3)["DDP_VIRTUAL_DEVICES"], "2");
   EXPECT_EQ(to_string(plan.ranks[3].device), "cuda:3");
   EXPECT_FALSE(environment(plan_of({}, machine_with(8, {kGpuA})), 0).contains("DDP_VIRTUAL_DEVICES"));
@@ -156,15 +157,15 @@ TEST(Plan, AFullGpuEndsIn75NamingItAndWhoUsesIt) {
   for (Words const& words : {Words{}, Words{"--gpus", "0,1"}}) {
     auto const [code, message] = refusal_of(words, machine);
     EXPECT_EQ(code, 75);
-    EXPECT_THAT(message, HasSubstr("GPU 1 (NVIDIA H200 " + kB +
+    EXPECT_THAT(message, HasSubstr("GPU 1 (NVIDIA H200 " + kUuidB +
                                    ") has 100 MiB of 141 GiB free, in use by pid "
                                    "4711, 4712"));
-    EXPECT_THAT(message, Not(HasSubstr(kA)));
+    EXPECT_THAT(message, Not(HasSubstr(kUuidA)));
   }
   EXPECT_EQ(exit_code_of({"--gpus", "0"}, machine), 0) << "the other one is free";
   machine.gpus[1] = with_free(kGpuB, 512_MiB, {4711});
   EXPECT_EQ(exit_code_of({}, machine), 0);
-  PhysicalGpu split{.uuid = {kA}, .name = "NVIDIA H200", .mig = {{"MIG-1", MemoryInfo{1_MiB, 16_GiB}}}};
+  PhysicalGpu split{.uuid = {kUuidA}, .name = "NVIDIA H200", .mig = {{"MIG-1", MemoryInfo{1_MiB, 16_GiB}}}};
   split.mig_mode = true;
   EXPECT_EQ(exit_code_of({}, machine_with(2, {split})), 75);
 }
@@ -177,7 +178,7 @@ TEST(Plan, IndicesOfDifferentModelsAreWarnedOf) {
   other.name = "NVIDIA L4";
   Machine machine = machine_with(8, {kGpuA, other});
   EXPECT_THAT(warnings_of({"--gpus", "1"}, machine), ElementsAre(HasSubstr("1 = NVIDIA L4")));
-  EXPECT_THAT(warnings_of({"--gpus", kB}, machine), ElementsAre());
+  EXPECT_THAT(warnings_of({"--gpus", kUuidB}, machine), ElementsAre());
   EXPECT_THAT(warnings_of({}, machine), ElementsAre());
   EXPECT_THAT(warnings_of({"--gpus", "1"}, machine_with(8, {kGpuA, kGpuB})), ElementsAre());
   machine.cuda_visible_devices = "1";
@@ -191,12 +192,12 @@ TEST(Plan, IndicesCountAsTheDriverSaysThatCudaDoes) {
   PhysicalGpu other = kGpuB;
   other.name = "NVIDIA L4";
   Machine machine = machine_with(8, {kGpuA, other});
-  machine.cuda_order = {{kB}, {kA}};
+  machine.cuda_order = {{kUuidB}, {kUuidA}};
   machine.cuda_visible_devices = "0";
-  EXPECT_EQ(plan_of({}, machine).ranks.at(0).gpu, kB);
+  EXPECT_EQ(plan_of({}, machine).ranks.at(0).gpu, kUuidB);
   EXPECT_THAT(warnings_of({}, machine), ElementsAre()) << "nothing is unsure";
   machine.cuda_visible_devices.reset();
-  EXPECT_EQ(plan_of({"--gpus", "1"}, machine).ranks.at(0).gpu, kA);
+  EXPECT_EQ(plan_of({"--gpus", "1"}, machine).ranks.at(0).gpu, kUuidA);
 }
 
 TEST(Plan, AnOddCudaVisibleDevicesIsWarnedOfAndReadAsCudaDoes) {
@@ -327,7 +328,7 @@ TEST(Plan, TheDescriptionShowsRanksDevicesCoresEnvironmentAndCommand) {
   }
   EXPECT_THAT(describe(plan_of({"--no-log-files"}, machine_with(2))), HasSubstr("log files none"));
   EXPECT_THAT(describe(plan_of({"--gpus", "1"}, machine_with(2, {kGpuA, kGpuB}))),
-              HasSubstr("rank 0: cuda:0 = NVIDIA H200 " + kB + ", stdin"));
+              HasSubstr("rank 0: cuda:0 = NVIDIA H200 " + kUuidB + ", stdin"));
 }
 
 TEST(Machine, ThisOneHasACore) {

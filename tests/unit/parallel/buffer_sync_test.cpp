@@ -7,14 +7,11 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "support/devices/virtual_cpus.hpp"
 #include "support/models/toy_model.hpp"
 #include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {
-
-auto* const kCpus = VirtualCpus::before_all_tests(2);
 
 using ::testing::Each;
 using ::testing::HasSubstr;
