@@ -27,6 +27,7 @@
 #include "launcher/check/machine_facts.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
+#include "launcher/options/help.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/plan/gpu_choice.hpp"

@@ -1,17 +1,14 @@
 #include "launcher/options/options.hpp"
 
 #include <algorithm>
-#include <array>
 #include <boost/program_options.hpp>
-#include <cmath>
-#include <functional>
 #include <iterator>
-#include <sstream>
 
 #include "core/ascii.hpp"
 #include "core/parse_number.hpp"
 #include "core/suggestion.hpp"
 #include "ddp/core/text.hpp"
+#include "launcher/options/description.hpp"
 #include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
@@ -19,197 +16,6 @@ namespace {
 
 namespace po = boost::program_options;
 using Words = std::vector<std::string>;
-
-int number(std::string const& name, std::string const& value, int least, int most) {
-  auto const found = whole_number(value, least, most);
-  if (!found) {
-    refuse_options(
-        text("--", name, " expects a whole number from ", least, " to ", most, ", found \"", value, "\""));
-  }
-  return *found;
-}
-
-std::chrono::milliseconds duration(std::string const& name, std::string const& value) {
-  constexpr double kMost = 86400.0;
-  auto const number = parse_number<double>(value);
-  if (!number || !(*number >= 0.0 && *number <= kMost)) {
-    refuse_options(text("--", name, " expects seconds from 0 to ", kMost, ", found \"", value, "\""));
-  }
-  return std::chrono::milliseconds(std::llround(*number * 1000.0));
-}
-
-Export read_export(std::string const& given) {
-  std::size_t const equals = given.find('=');
-  Export each{given.substr(0, equals), std::nullopt};
-  auto const of_a_name = [](char c) { return is_letter(c) || is_digit(c) || c == '_'; };
-  if (each.name.empty() || is_digit(each.name[0]) || !std::ranges::all_of(each.name, of_a_name)) {
-    refuse_options("-x expects NAME or NAME=VALUE, with a name of letters, digits and _, found \"" + given +
-                   "\"");
-  }
-  if (equals != std::string::npos) each.value = given.substr(equals + 1);
-  return each;
-}
-
-void read_engine(std::string const& value, Options& options) {
-  if (value != "local" && value != "mpi") {
-    refuse_options("--engine expects local or mpi, found \"" + value + "\"");
-  }
-  options.engine = value == "mpi" ? Engine::mpi : Engine::local;
-}
-
-void read_tee(std::string const& value, Options& options) {
-  constexpr std::array<std::string_view, 4> kWords{"none", "out", "err", "both"};
-  auto const found = std::ranges::find(kWords, value) - kWords.begin();
-  auto const bits = found < 4 ? std::optional(static_cast<int>(found)) : whole_number(value, 0, 3);
-  if (!bits) refuse_options("--tee expects none, out, err, both, or 0, 1, 2, 3, found \"" + value + "\"");
-  options.show_stdout = (*bits & 1) != 0;
-  options.show_stderr = (*bits & 2) != 0;
-}
-
-void read_per_node(std::string const& value, Options& options) {
-  if (value == "gpu") {
-    options.gpus = "all";
-  } else if (value == "cpu") {
-    options.per_node = PerNode::cores;
-  } else if (value == "auto") {
-    options.per_node = PerNode::cores_without_gpus;
-  } else if (std::ranges::all_of(value, is_letter)) {
-    refuse_options("--nproc-per-node expects a number, gpu, cpu or auto, found \"" + value + "\"");
-  } else {
-    options.per_node = PerNode::count;
-    options.ranks_per_node = number("nproc-per-node", value, 1, kMaxRanks);
-  }
-}
-
-/// Options under one heading of --help, with what each sets once all are known to be well-formed.
-struct Section : po::options_description {
-  explicit Section(char const* title) : options_description(title, 110, 60) {}
-
-  void words(char const* names, char const* value, std::function<void(std::string const&)> const& set,
-             char const* help) {
-    add_options()(names, po::value<std::string>()->value_name(value)->notifier(set), help);
-  }
-  void words(char const* name, char const* value, std::optional<std::string>& place, char const* help) {
-    auto const set = [&place](std::string const& given) { place = given; };
-    words(name, value, set, help);
-  }
-  template <class Place>
-  void count(char const* name, char const* value, int least, int most, Place& place, char const* help) {
-    auto const set = [=, &place](std::string const& given) {
-      place = Place{number(name, given, least, most)};
-    };
-    words(name, value, set, help);
-  }
-  void time(char const* name, std::chrono::milliseconds& place, char const* help) {
-    auto const set = [=, &place](std::string const& given) { place = duration(name, given); };
-    words(name, "SECONDS", set, help);
-  }
-  void flag(char const* names, bool& place, bool set, char const* help) {
-    add_options()(names, po::value<bool>()->zero_tokens()->notifier([&place, set](bool) { place = set; }),
-                  help);
-  }
-};
-
-po::options_description described_options(Options& to) {
-  Section ranks("Ranks");
-  ranks.count(
-      "cpus", "N", 1, kMaxRanks, to.cpus,
-      "start N CPU ranks (default where no GPU is visible: one per physical core, at most 2). CPU "
-      "ranks see no GPU: CUDA_VISIBLE_DEVICES is set to nothing for them. With several hosts: on each");
-  ranks.words("gpus", "LIST|all", to.gpus,
-              "start one rank per GPU of LIST (default: all that CUDA_VISIBLE_DEVICES leaves): indices into "
-              "those, UUIDs, MIG ids, separated by commas; their order is the order of the ranks");
-  ranks.count(
-      "virtual", "N", 1, kMaxRanks, to.ranks_per_device,
-      "start N ranks on each GPU, which share it; without a GPU N CPU ranks, each with N CPU devices");
-  ranks.words(
-      "nproc-per-node", "N|gpu|cpu|auto", [&](auto const& value) { read_per_node(value, to); },
-      "as torchrun's: N ranks on this host (on each), of GPUs where any is visible; gpu: one per GPU, "
-      "as --gpus all; cpu: a CPU rank per core; auto: one per GPU, without GPUs one per core");
-  ranks.add_options()("standalone", "as torchrun's: on this host only, which is the default");
-  ranks.flag("no-affinity", to.affinity, false,
-             "let every rank use every core (default: those near its GPU, shared with its neighbours)");
-  Section program("Program");
-  program.flag(
-      "module,m", to.module, true,
-      "the program is a module of Python's: it is run with python3 -u -m. One whose name ends in .py "
-      "is run with python3 -u");
-  Section hosts("Hosts");
-  hosts.words(
-      "engine", "WHICH", [&](auto const& value) { read_engine(value, to); },
-      "local: ddp-launch starts the ranks itself, on this host. mpi: it has Open MPI's mpirun start "
-      "them (default: local; mpi with one of the following)");
-  hosts.words("hostfile", "FILE", to.hostfile, "start ranks on the hosts of FILE: \"node7 slots=4\" a line");
-  hosts.words("host", "LIST", to.host, "start ranks on these hosts: node7:4,node8:4");
-  hosts.count("nnodes", "N", 1, kMaxRanks, to.nnodes,
-              "start ranks on the first N hosts, or inside a job of Slurm on N of its hosts (with --cpus)");
-  auto const add_exports = [&](Words const& all) {
-    std::ranges::transform(all, std::back_inserter(to.exports), read_export);
-  };
-  hosts.add_options()(
-      "export,x", po::value<Words>()->value_name("NAME[=VALUE]")->notifier(add_exports),
-      "set a variable for every rank; without a value, pass ddp-launch's own on to other hosts "
-      "too. May be repeated");
-  Section output("Output");
-  output.words("log-dir", "DIR", to.log_dir,
-               "write every rank's output to DIR/rankN.out and DIR/rankN.err (default: "
-               "ddp-logs/PROGRAM-DATE-PID)");
-  output.flag("no-log-files", to.log_files, false, "write no files");
-  output.words(
-      "tee", "WHICH", [&](auto const& value) { read_tee(value, to); },
-      "which streams of the ranks also go to the terminal: none, out, err, both, or 0 … 3 as torchrun "
-      "counts them (default: both)");
-  output.count("only-rank", "R", 0, kMaxRanks - 1, to.only_rank, "show only rank R on the terminal");
-  output.flag(
-      "terminal", to.terminal, true,
-      "give rank 0, or that of --only-rank, a terminal where ddp-launch has one, as a job's only rank "
-      "always has");
-  output.flag("no-prefix", to.prefix, false, "show the ranks' lines without [rank] in front");
-  output.flag("timestamps", to.timestamps, true,
-              "put the time at which it came in front of each line of the ranks, in the files too");
-  output.flag("no-line-buffering", to.line_buffering, false,
-              "leave it to the programs when they write what they print (default: each line at once, by "
-              "PYTHONUNBUFFERED=1 where it is unset and a library that C programs preload)");
-  output.words("events", "FILE", to.events,
-               "append what happens to the job to FILE, for machines: a JSON object a line");
-  output.flag("quiet", to.quiet, true,
-              "nothing of the ranks on the terminal, and no word of ddp-launch's own unless something fails");
-  Section watching("Watching");
-  watching.time("failure-grace", to.failure_grace,
-                "how long the other ranks have to end by themselves after the first failure; then they are "
-                "killed (default: 5)");
-  watching.time("grace", to.grace,
-                "how long the ranks have to end after SIGINT, SIGTERM or SIGHUP was forwarded to them; then "
-                "they are killed. A second Ctrl-C kills at once (default: 30)");
-  watching.count(
-      "max-restarts", "N", 0, kMaxRestarts, to.max_restarts,
-      "start the whole group again when it failed, at most N times; the program goes on from its "
-      "last checkpoint. Gives up when two restarts in a row end before their first step (default: 0)");
-  watching.flag("survive", to.survive, true,
-                "when a rank is lost the others go on in their processes, if the program can "
-                "(World::rebuild()). Ranks of this host");
-  watching.count("min-ranks", "M", 1, kMaxRanks, to.min_ranks,
-                 "with --survive: as long as M ranks are left (default: 1); with fewer the job has failed");
-  watching.count(
-      "replace", "N", 0, kMaxRestarts, to.replacements,
-      "with --survive: start a new process for a lost rank, at most N in all; the others take it in "
-      "when it is ready (default: 0)");
-  Section other("Other");
-  other.flag("dry-run", to.dry_run, true,
-             "print the plan (ranks, devices, cores, environment, command) and start nothing");
-  other.flag(
-      "check", to.check, true,
-      "look whether this machine is fit for ranks, with --gpus, --cpus or --virtual for those of a job: GPUs "
-      "and who uses them, peer access, /dev/shm, limits, NCCL and MPI. Starts nothing; 0 if nothing failed");
-  other.flag("list-devices", to.list_devices, true,
-             "print which device is which, physical and for ranks, with versions");
-  other.flag("json", to.json, true, "what --check or --list-devices finds as JSON");
-  other.flag("help,h", to.help, true, "print this text");
-  other.flag("version", to.version, true, "print the version");
-  po::options_description all("ddp-launch [options] [--] program [arguments…]", 110, 60);
-  all.add(ranks).add(program).add(hosts).add(output).add(watching).add(other);
-  return all;
-}
 
 /// Options of other launchers that people type by habit.
 std::string foreign_hint(std::string const& name) {
@@ -235,7 +41,7 @@ std::string foreign_hint(std::string const& name) {
 
 /// Splits the arguments before the program into options and their values; `command` gets the rest. The
 /// library would look for options after the program too, takes an empty word for an abbreviation of every
-/// option, and says less of errors. It does values, repetitions, effects and --help.
+/// option, and says less of errors. It does values, repetitions and effects.
 po::parsed_options split(std::span<std::string const> arguments, po::options_description const& description,
                          Words& command) {
   po::parsed_options found(&description, po::command_line_style::allow_long);
@@ -329,7 +135,8 @@ std::optional<int> whole_number(std::string_view words, int least, int most) {
 
 Options parse_options(std::span<std::string const> arguments) {
   Options options;
-  auto const description = described_options(options);
+  po::options_description description;
+  for (OptionGroup const& group : described_options(options)) description.add(group.options);
   po::variables_map given;
   try {
     po::store(split(arguments, description, options.command), given);
@@ -374,25 +181,6 @@ Options parse_options(std::span<std::string const> arguments) {
   }
   if (options.command.front().empty()) refuse_options("the program's name is an empty word");
   return options;
-}
-
-std::string help_text() {
-  Options unused;
-  Classic<std::ostringstream> out;
-  out << "Starts one process per GPU (or N CPU processes) of a program, watches them, and says what went "
-         "wrong.\n\n"
-      << described_options(unused)
-      << "\n"
-         "Environment of each rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
-         "GROUP_WORLD_SIZE,\nMASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, DDP_JOB_ID, DDP_GENERATION, "
-         "DDP_REPLACEMENT, DDP_SURVIVE, "
-         "DDP_CONTROL, DDP_ERROR_FILE;\nPYTHONUNBUFFERED, OMP_NUM_THREADS, COLUMNS and LINES where they are "
-         "unset. GPU ranks: CUDA_VISIBLE_DEVICES\nas UUIDs, DDP_VIRTUAL_DEVICES with --virtual, "
-         "NCCL_SOCKET_IFNAME=lo and NCCL_RAS_ENABLE=0 where they are unset.\n"
-         "Exit code: the first failed rank's own, 128 + its signal; 64 wrong options, 69 no such device, or "
-         "a failed --check,\n73 --log-dir cannot be made, 74 output lost, 75 worth a retry (a full GPU too), "
-         "126 not executable, 127 program not found.\n";
-  return std::move(out).str();
 }
 
 }  // namespace ddp::launcher

@@ -90,6 +90,4 @@ struct Options {
 /// options and values out of range.
 [[nodiscard]] Options parse_options(std::span<std::string const> arguments);
 
-[[nodiscard]] std::string help_text();
-
 }  // namespace ddp::launcher

@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <sstream>
+
 #include "core/suggestion.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/options/help.hpp"
 #include "support/launcher/refusal.hpp"
 
 namespace ddp::launcher {
@@ -145,6 +150,27 @@ TEST(Options, HelpNamesEveryOptionAndNeedsNoProgram) {
         "--module", "--timestamps", "--no-line-buffering", "--events"}) {
     EXPECT_THAT(help_text(), HasSubstr(name));
   }
+}
+
+TEST(Options, HelpFitsATerminalAndSaysEachThingInASentenceOrTwo) {
+  Classic<std::istringstream> help(help_text());
+  for (std::string line; std::getline(help, line);) {
+    EXPECT_LE(line.size(), 82U) << line;  // 80 columns; the dots of "arguments…" are one, of three bytes
+    EXPECT_FALSE(line.ends_with(' ')) << line;
+  }
+  for (HelpSection const& section : option_help()) {
+    for (HelpEntry const& entry : section.entries) {
+      EXPECT_TRUE(entry.words.ends_with('.') || entry.words.ends_with(".)")) << entry.words;
+      EXPECT_LE(std::ranges::count(entry.words, '.'), 3) << entry.words;
+    }
+  }
+}
+
+TEST(Options, WordsAreWrappedAtBlanksAndNeverCut) {
+  EXPECT_THAT(wrapped("one two three", 7), ElementsAre("one two", "three"));
+  EXPECT_THAT(wrapped("one two three", 6), ElementsAre("one", "two", "three"));
+  EXPECT_THAT(wrapped("everything", 3), ElementsAre("everything"));
+  EXPECT_THAT(wrapped("", 3), ElementsAre(""));
 }
 
 TEST(Options, R26SurvivalIsAskedForWithTheFewestThatMayGoOn) {

@@ -6,8 +6,10 @@
 #include <map>
 #include <set>
 
+#include "launcher/options/help.hpp"
 #include "launcher/plan/program.hpp"
 #include "launcher/process/exit_code.hpp"
+#include "launcher/process/line_buffering.hpp"
 #include "support/launcher/refusal.hpp"
 
 namespace ddp::launcher {
@@ -290,6 +292,26 @@ TEST(Plan, TheEnvironmentIsTheDocumentedContract) {
   auto survives = expected;
   survives.emplace("DDP_SURVIVE", "1");
   EXPECT_EQ(environment(plan_of({"--cpus", "3", "--survive"}, machine_with(6)), 2), survives);
+}
+
+// L4
+TEST(Plan, HelpNamesEveryVariableOfARank) {
+  std::set<std::string> said;
+  HelpSection const of_ranks = environment_help().back();
+  for (HelpEntry const& entry : of_ranks.entries) {
+    said.insert(entry.names.begin(), entry.names.end());
+  }
+  for (Words const& words : {Words{"--survive"}, {"--virtual", "2"}}) {
+    Plan plan = plan_of(words, machine_with(4, {kGpuA, kGpuB}));
+    plan.shows_live_lines = true;
+    plan.window = {{"COLUMNS", "80"}, {"LINES", "24"}};
+    plan.line_buffering = line_buffering("/lib/ddp_line_buffer.so", [](auto const&) { return std::nullopt; });
+    JobFacts facts{"/c/control", "/c", "4711", "/flight", "1:2"};
+    facts.replacement = 1;
+    for (auto const& [name, value] : rank_environment(plan, plan.ranks[0], facts)) {
+      EXPECT_TRUE(said.contains(name)) << name;
+    }
+  }
 }
 
 // D14
