@@ -22,6 +22,11 @@ if(TARGET ddp_loopback)
   install(TARGETS ddp_loopback LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp)
 endif()
 install(TARGETS ddp_line_buffer LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp)  # what it has ranks preload
+if(TARGET ddp_pages)
+  install(FILES ${PROJECT_BINARY_DIR}/launcher/ddp-launch.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${PROJECT_BINARY_DIR}/launcher/ddp-launch.bash RENAME ddp-launch
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+endif()
 if(TARGET ddp-bench)
   set_target_properties(ddp-bench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # NCCL may lie anywhere
   install(TARGETS ddp-bench)

@@ -26,6 +26,8 @@ expect contents '^-rwxr-xr-x root/root \./usr/bin/ddp-launch'
 expect contents '^-rw-r--r-- root/root \./usr/include/ddp/ddp\.hpp'
 expect contents '^-rw-r--r-- root/root \./usr/lib/.*/?libddp\.a'
 expect contents '^-rw-r--r-- root/root \./usr/share/doc/ddp/copyright'
+expect contents '^-rw-r--r-- root/root \./usr/share/man/man1/ddp-launch\.1'
+expect contents '^-rw-r--r-- root/root \./usr/share/bash-completion/completions/ddp-launch'
 expect contents '/cmake/ddp/ddp-config\.cmake'
 expect contents '/pkgconfig/ddp\.pc'
 if grep -vE ' \./(usr/((bin|include|lib|share)/.*)?)? *$' "$work/contents"; then

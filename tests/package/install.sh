@@ -9,7 +9,7 @@ DESTDIR=$work/stage cmake --install "$build" --prefix /opt/ddp --strip >"$work/i
 [[ $(find "$work/stage" -mindepth 1 -maxdepth 2) == "$work/stage/opt"$'\n'"$work/stage/opt/ddp" ]] ||
   { echo "something was installed outside of /opt/ddp"; find "$work/stage" -maxdepth 2; exit 1; }
 mv "$work/stage/opt/ddp" "$work/installed"
-for file in bin/ddp-launch include/ddp/ddp.hpp include/ddp/config.hpp share/doc/ddp/LICENSE share/doc/ddp/README.md share/doc/ddp/docs/guide.md; do
+for file in bin/ddp-launch share/man/man1/ddp-launch.1 share/bash-completion/completions/ddp-launch include/ddp/ddp.hpp include/ddp/config.hpp share/doc/ddp/LICENSE share/doc/ddp/README.md share/doc/ddp/docs/guide.md; do
   [[ -f $work/installed/$file ]] || { echo "expected $file in the installed tree, found:"; ls -R "$work/installed"; exit 1; }
 done
 # <ddp/mpi.hpp> is there where MPI is.
