@@ -1,16 +1,12 @@
 // World::rebuild() with ranks that are threads (R26).
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
-#include <functional>
 #include <limits>
 #include <thread>
 #include <vector>
 
-#include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
 #include "parallel/world/world_state.hpp"
 #include "support/errors.hpp"
@@ -239,103 +235,6 @@ TEST(WorldRebuild, R26ManyTimesUntilOneIsLeft) {
   });
 }
 
-// The same program in both: it goes on until so many steps are done by so many ranks.
-struct Program {
-  explicit Program(World& in) : world(in), model({300, 7}, in.rank().value()), ddp(in, model.parameters()) {}
-
-  void step() {
-    model.clear_gradients();
-    model.fill_gradients(world.rank().value());
-    mark_all(ddp);
-    ddp.synchronize();
-    ++position;
-  }
-  /// Ends in step `last`; those who wait for that many ranks go on until they are there.
-  void go_on(Replicated& alike, int last, int ranks) {
-    while (position < last || world.size() < ranks) {
-      try {
-        step();
-      } catch (CommError const& error) {
-        world.rebuild(error, alike);
-        last = std::max(last, position + 3);
-      }
-    }
-  }
-
-  World& world;
-  ToyModel model;
-  DistributedDataParallel ddp;
-  int position = 0;
-};
-
-TEST(WorldRebuild, R26ANewcomerStandsInTheLostOnesPlaceWithTheValuesOfTheOthers) {
-  SurvivingRanks ranks(3);
-  std::thread other([&] {
-    ranks.newcomer(1, [](World& world) {
-      Program program(world);
-      DistributedSampler const sampler(12, world, {.shuffle = false});
-      program.model.values[0][0] = -1.0F;
-      EXPECT_EQ(world.all_reduce_scalar(1), 1) << "alone";
-      world.barrier();
-      Replicated alike(world, {&program.position});
-      EXPECT_FALSE(world.is_newcomer());
-      EXPECT_EQ(world.rank(), 1);
-      EXPECT_EQ(world.size(), 3);
-      EXPECT_GE(program.position, 4);
-      EXPECT_EQ(program.ddp.steps(), static_cast<std::uint64_t>(program.position));
-      EXPECT_NE(program.model.values[0][0], -1.0F);
-      program.go_on(alike, std::max(8, program.position + 3), 3);
-      world.barrier();
-    });
-  });
-  ranks.run([&](World& world) {
-    Program program(world);
-    Replicated alike(world, {&program.position});
-    for (int i = 0; i < 4; ++i) program.step();
-    if (world.rank() == 1) {
-      ranks.die(world);
-    }
-    program.go_on(alike, 8, 3);
-    EXPECT_THAT(world.members(), ElementsAre(Rank{0}, Rank{1}, Rank{2}));
-    world.barrier();
-  });
-  other.join();
-}
-
-TEST(WorldRebuild, R26ANewcomerOfAnotherFormIsToldHowItDiffersAndTheOthersGoOn) {
-  SurvivingRanks ranks(2);
-  std::atomic<bool> refused{false};
-  std::thread other([&] {
-    ranks.newcomer(1, [&](World& world) {
-      Follower follower(world, 0);
-      follower.shape = "f64[2]\n";
-      CommError const error = error_of<CommError>([&] { Replicated alike(world, {}); });
-      EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      EXPECT_THAT(error.what(), HasSubstr("the new process of rank 1 has f64[2] where rank 0 has f64[1]"));
-      refused = true;
-      ranks.die(world);
-    });
-  });
-  ranks.run([&](World& world) {
-    Follower follower(world, 7);
-    follower.value = 5;
-    Replicated alike(world, {});
-    if (world.rank() == 1) {
-      ranks.die(world);
-    }
-    world.rebuild(loss_of(world), alike);
-    EXPECT_THAT(world.members(), ElementsAre(Rank{0}));
-    // Unless it came in time for the first rebuild().
-    while (!world.control().interruption() && !refused) std::this_thread::yield();
-    if (world.control().interruption()) {
-      world.rebuild(CommError(ErrorCode::aborted, "a newcomer waits"), alike);
-    }
-    EXPECT_THAT(world.members(), ElementsAre(Rank{0}));
-    EXPECT_EQ(follower.value, 5);
-  });
-  other.join();
-}
-
 TEST(WorldRebuild, R26NobodyNeedBeLost) {
   SurvivingRanks ranks(3);
   ranks.run(
@@ -351,106 +250,5 @@ TEST(WorldRebuild, R26NobodyNeedBeLost) {
 
 // Two models are trained in turn, as a GAN's. Rank 1 has done a step of the second one more than the others,
 // rank 2 breaks off in the first one's. All that rank 1 has is given: a state that one rank really had.
-TEST(WorldRebuild, R26OfSeveralModelsAllAreThoseOfTheRankThatHasDoneMostSteps) {
-  SurvivingRanks ranks(4);
-  ranks.run([&](World& world) {
-    int const old = world.rank().value();
-    std::uint64_t const first = old == 2 ? 7 : 8;
-    Follower one(world, first);
-    Follower other(world, old == 1 ? 8 : 7);
-    one.value = 10 + old;
-    other.value = 20 + old;
-    int position = old;
-    Replicated alike(world, {&position});
-    if (old == 3) ranks.die(world);
-    world.rebuild(loss_of(world), alike);
-    EXPECT_EQ(one.value, 11);
-    EXPECT_EQ(other.value, 21);
-    EXPECT_EQ(one.steps_done, 8U);
-    EXPECT_EQ(other.steps_done, 8U);
-    EXPECT_EQ(position, 1);
-    EXPECT_EQ(one.follows + other.follows, 2);
-  });
-}
-
-TEST(WorldRebuild, R26SeveralModelsGoOnWithWhatTheirTrainingComputes) {
-  SurvivingRanks ranks(4);
-  ranks.run([&](World& world) {
-    int const old = world.rank().value();
-    std::array<ToyModel, 2> models{ToyModel({300, 7}, old), ToyModel({50}, old)};
-    std::vector<DistributedDataParallel> ddp;
-    for (ToyModel& model : models) ddp.emplace_back(world, model.parameters());
-    std::array<int, 2> done{};
-    Replicated alike(world, {&done});
-    auto const train = [&] {  // done[0] is ahead of done[1], or as far
-      while (done[1] < 6) {
-        std::size_t const now = done[0] == done[1] ? 0 : 1;
-        if (old == 2 && now == 1 && done[1] == 3) ranks.die(world);
-        models[now].clear_gradients();
-        models[now].fill_gradients(world.rank().value());
-        mark_all(ddp[now]);
-        ddp[now].synchronize();
-        EXPECT_EQ(models[now].gradients[0][3], ToyModel::average_gradient(0, 3, world.size()));
-        ++done[now];
-      }
-    };
-    world.rebuild(error_of<CommError>(train), alike);
-    EXPECT_EQ(done[0], 4);
-    EXPECT_EQ(done[1], 3);
-    train();
-    EXPECT_EQ(ddp[0].steps(), 6U);
-    EXPECT_EQ(ddp[1].steps(), 6U);
-    world.barrier();
-  });
-}
-
-TEST(WorldRebuild, R26ModelsWhoseStepsComeInAnotherOrderAreRefusedOnEveryRank) {
-  SurvivingRanks ranks(3);
-  ranks.run([&](World& world) {
-    int const old = world.rank().value();
-    Follower one(world, old == 1 ? 7 : 8);
-    Follower other(world, old == 1 ? 8 : 7);
-    Replicated alike(world, {});
-    if (old == 2) ranks.die(world);
-    CommError const error = error_of<CommError>([&] { world.rebuild(loss_of(world), alike); });
-    EXPECT_EQ(error.code(), ErrorCode::mismatch);
-    EXPECT_THAT(error.what(),
-                HasSubstr("objects of rank 1 have done 7 and 8 steps, those of rank 0 8 and 7"));
-  });
-}
-
-// Ranks that were a step apart must not ask at different times whether all can record.
-TEST(WorldRebuild, R26AStepGraphOfCpusGoesOn) {
-  for (int const last : {0, 1, 2, 3, 4}) {
-    SurvivingRanks ranks(3);
-    ranks.run([&](World& world) {
-      int const old = world.rank().value();
-      ToyModel model({300, 7}, old);
-      DistributedDataParallel ddp(world, model.parameters());
-      int position = 0;
-      StepGraph graph(ddp, [&] {
-        model.clear_gradients();
-        model.fill_gradients(world.rank().value());
-        mark_all(ddp);
-        ddp.synchronize();
-        EXPECT_EQ(model.gradients[1][3], ToyModel::average_gradient(1, 3, world.size()));
-        ++position;
-      });
-      Replicated alike(world, {&position});
-      while (position < 10) {
-        try {
-          if (old == 1 && position == last) ranks.die(world);
-          graph.run();
-        } catch (CommError const& error) {
-          world.rebuild(error, alike);
-        }
-      }
-      EXPECT_THAT(std::string(graph.why_eager()), HasSubstr("a CPU has no CUDA graphs"));
-      EXPECT_EQ(world.size(), 2);
-      world.barrier();
-    });
-  }
-}
-
 }  // namespace
 }  // namespace ddp::testing
