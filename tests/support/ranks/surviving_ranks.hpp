@@ -70,6 +70,13 @@ class SurvivingRanks {
   int replacements_ = 0;
 };
 
+/// All ranks have ended what they did before. Unlike a barrier of the communicator, which a rank may leave
+/// and die while others have not noticed its end.
+inline void meet(World& world) {
+  static_cast<void>(world.control().all_gather(world.next_name("met"), "", world.members(),
+                                               Deadline::after(std::chrono::seconds(60))));
+}
+
 /// What a collective throws when a rank is lost.
 inline CommError loss_of(World const& world) {
   return error_of<CommError>([&] { static_cast<void>(world.all_reduce_scalar(1)); });

@@ -72,6 +72,7 @@ TEST(WorldRebuild, R26ANewcomerStandsInTheLostOnesPlaceWithTheValuesOfTheOthers)
     Program program(world);
     Replicated alike(world, {&program.position});
     for (int i = 0; i < 4; ++i) program.step();
+    meet(world);
     if (world.rank() == 1) {
       ranks.die(world);
     }

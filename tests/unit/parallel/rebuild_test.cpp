@@ -41,6 +41,7 @@ TEST(WorldRebuild, R26TheOthersGoOnWithNewNumbersAndTheSameModel) {
       ++position;
     };
     for (int i = 0; i < 3; ++i) step();
+    meet(world);
     if (old == 1) ranks.die(world);
     CommError const error = error_of<CommError>(step);
     world.rebuild(error, alike);
@@ -226,6 +227,7 @@ TEST(WorldRebuild, R26ManyTimesUntilOneIsLeft) {
     for (int victim = 0; victim < 5; ++victim) {
       mark_all(ddp);
       ddp.synchronize();
+      meet(world);
       if (old == victim) ranks.die(world);
       world.rebuild(loss_of(world), alike);
       EXPECT_EQ(world.size(), 5 - victim);
