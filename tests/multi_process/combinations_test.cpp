@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "ddp/core/text.hpp"
+#include "multi_process/uneven_steps.hpp"
 #include "support/models/device_toy.hpp"
 #include "support/ranks/in_process_worlds.hpp"
 #include "support/ranks/multi_process.hpp"
@@ -14,8 +15,7 @@ using ::testing::Each;
 
 std::vector<std::size_t> const kCombinedCounts{1500, 40, 700};
 constexpr int kMicroSteps = 2;
-int me() { return world().rank().value(); }
-int steps_of(int rank) { return 2 + 2 * rank; }
+int combined_steps_of(int rank) { return 2 + 2 * rank; }
 bool is_used(int rank, int step, std::size_t parameter) { return parameter != 1 || (rank + step) % 2 == 0; }
 // Multiples of 12: sums and averages over up to three ranks are exact in bf16.
 float gradient_of(int rank, int step, std::size_t parameter, int micro) {
@@ -26,7 +26,7 @@ float expected_average(int step, std::size_t parameter) {
   float sum = 0;
   int live = 0;
   for (int r = 0; r < world().size(); ++r) {
-    if (step >= steps_of(r)) continue;
+    if (step >= combined_steps_of(r)) continue;
     ++live;
     for (int micro = 0; is_used(r, step, parameter) && micro < kMicroSteps; ++micro) {
       sum += gradient_of(r, step, parameter, micro);
@@ -97,7 +97,7 @@ TEST_P(Combinations, R6R7R11R13R15GiveWhatOneProcessWouldCompute) {
     }
     ddp.zero_gradients();
   };
-  for (; step < steps_of(me()); ++step) {
+  for (; step < combined_steps_of(me()); ++step) {
     std::vector<float> sums(kCombinedCounts.size());
     for (int micro = 0; micro < kMicroSteps; ++micro) {
       auto const guard = ddp.no_sync(micro + 1 < kMicroSteps);
@@ -115,7 +115,7 @@ TEST_P(Combinations, R6R7R11R13R15GiveWhatOneProcessWouldCompute) {
     expect_averages();
     ++step;
   });
-  EXPECT_EQ(step, steps_of(world().size() - 1));
+  EXPECT_EQ(step, combined_steps_of(world().size() - 1));
 }
 
 INSTANTIATE_TEST_SUITE_P(Buckets, Combinations, ::testing::ValuesIn(combinations()),
