@@ -123,8 +123,7 @@ std::vector<OptionGroup> described_options(Options& to) {
   ranks.words(
       "nproc-per-node", "N|gpu|cpu|auto", [&](auto const& value) { read_per_node(value, to); },
       "As torchrun's: N ranks on each host, on GPUs where any is visible; gpu: one per GPU; cpu: one CPU "
-      "rank "
-      "per core; auto: one per GPU, without GPUs one per core.");
+      "rank per core; auto: one per GPU, without GPUs one per core.");
   ranks.options.add_options()("standalone", "As torchrun's: on this host only, which is the default.");
   ranks.flag("no-affinity", to.affinity, false,
              "Let every rank use every core (default: those near its GPU, shared with its neighbours).");

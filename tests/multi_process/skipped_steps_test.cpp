@@ -213,7 +213,7 @@ TEST(Nonfinite, R11R15R17ARankWithoutDataIsToldOfTheOthersSpoiltSteps) {
 TEST(Nonfinite, R11R17WithErrorARankWithoutDataIsToldTooAndLeavesJoin) {
   if (world().size() == 1) return;
   DeviceToy<float> model(world(), kCounts);
-  DistributedDataParallelOptions options = options_of({.uneven = Uneven::divide_by_live});
+  DistributedDataParallelOptions options = options_of(SkipWay{.uneven = Uneven::divide_by_live});
   options.nonfinite = Nonfinite::error;
   OwnReducer reducer(model, options);
   int followed = 0;

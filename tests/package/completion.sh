@@ -28,8 +28,7 @@ expect() {
   [[ ${found% } == "$wanted" ]] || { echo "ddp-launch $*: expected $wanted, found $found"; exit 1; }
 }
 
-mapfile -t options < <("$installed/bin/ddp-launch" --help | sed -n 's/^  -/-/p' | sed 's/  .*//' |
-  grep -oE '(^| )--?[a-z-]+' | tr -d ' ' | LC_ALL=C sort)
+mapfile -t options < <("${BASH_SOURCE[0]%/*}/options_of_help.sh" "$installed")
 expect "${options[*]}" -
 [[ $told == *'+o default'* ]]  # and no files
 expect '--cpus' --cp

@@ -21,7 +21,7 @@ same() {
   diff "$work/$2" "$work/$3" || { echo "$1: < stands in $2 only, > in $3 only"; exit 1; }
 }
 
-"$installed/bin/ddp-launch" --help | sed -n 's/^  -/-/p' | sed 's/  .*//' | each '(^| )--?[a-z-]+' >"$work/help"
+"${BASH_SOURCE[0]%/*}/options_of_help.sh" "$installed" >"$work/help"
 part OPTIONS | names | each '(^| )--?[a-z-]+' >"$work/page"
 same options help page
 grep -e '^--' "$work/help" >"$work/long_of_help"

@@ -23,4 +23,13 @@ inline void mark_all(DistributedDataParallel& ddp) {
   for (std::size_t p = ddp.parameters().size(); p-- > 0;) ddp.gradient_ready(p);
 }
 
+/// A step with this rank's gradients of a ToyModel.
+template <class Model>
+void do_step(World const& world, Model& model, DistributedDataParallel& ddp) {
+  model.clear_gradients();
+  model.fill_gradients(world.rank().value());
+  mark_all(ddp);
+  ddp.synchronize();
+}
+
 }  // namespace ddp::testing

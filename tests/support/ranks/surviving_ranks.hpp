@@ -1,6 +1,7 @@
 // Ranks that are threads, of which some die and the others go on.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -8,10 +9,12 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "bootstrap/in_process/control.hpp"
+#include "ddp/parallel/replicated.hpp"
 #include "ddp/parallel/world.hpp"
 #include "support/errors.hpp"
 #include "support/ranks/lost_rank.hpp"
@@ -80,6 +83,15 @@ inline void meet(World& world) {
 /// What a collective throws when a rank is lost.
 inline CommError loss_of(World const& world) {
   return error_of<CommError>([&] { static_cast<void>(world.all_reduce_scalar(1)); });
+}
+
+/// Waits for a newcomer and rebuilds with it, unless `refused` says that it came in time for an earlier
+/// rebuild().
+inline void rebuild_with_newcomer(World& world, Replicated& alike, std::atomic<bool> const& refused) {
+  while (!world.control().interruption() && !refused) std::this_thread::yield();
+  if (world.control().interruption()) {
+    world.rebuild(CommError(ErrorCode::aborted, "a newcomer waits"), alike);
+  }
 }
 
 }  // namespace ddp::testing

@@ -33,10 +33,7 @@ struct BufferedModel {
   // Of everything marked so far, and a step, which shows that ranks are still together.
   void sync_and_step(World const& world) {
     ddp.sync_buffers();
-    parameters.clear_gradients();
-    parameters.fill_gradients(world.rank().value());
-    mark_all(ddp);
-    ddp.synchronize();
+    do_step(world, parameters, ddp);
     ASSERT_EQ(parameters.gradients[1][3], ToyModel::average_gradient(1, 3, world.size()));
   }
 

@@ -111,10 +111,7 @@ TEST(WorldRebuild, R26ANewcomerWithAnotherCommHookIsRefused) {
     Replicated alike(world, {});
     if (world.rank() == 1) ranks.die(world);
     world.rebuild(loss_of(world), alike);
-    while (!world.control().interruption() && !refused) std::this_thread::yield();
-    if (world.control().interruption()) {
-      world.rebuild(CommError(ErrorCode::aborted, "a newcomer waits"), alike);
-    }
+    rebuild_with_newcomer(world, alike, refused);
     EXPECT_EQ(world.size(), 1);
   });
   other.join();

@@ -54,10 +54,7 @@ TEST(WorldRebuild, R26SeveralModelsGoOnWithWhatTheirTrainingComputes) {
       while (done[1] < 6) {
         std::size_t const now = done[0] == done[1] ? 0 : 1;
         if (old == 2 && now == 1 && done[1] == 3) ranks.die(world);
-        models[now].clear_gradients();
-        models[now].fill_gradients(world.rank().value());
-        mark_all(ddp[now]);
-        ddp[now].synchronize();
+        do_step(world, models[now], ddp[now]);
         EXPECT_EQ(models[now].gradients[0][3], ToyModel::average_gradient(0, 3, world.size()));
         ++done[now];
       }
@@ -97,10 +94,7 @@ TEST(WorldRebuild, R26AStepGraphOfCpusGoesOn) {
       DistributedDataParallel ddp(world, model.parameters());
       int position = 0;
       StepGraph graph(ddp, [&] {
-        model.clear_gradients();
-        model.fill_gradients(world.rank().value());
-        mark_all(ddp);
-        ddp.synchronize();
+        do_step(world, model, ddp);
         EXPECT_EQ(model.gradients[1][3], ToyModel::average_gradient(1, 3, world.size()));
         ++position;
       });

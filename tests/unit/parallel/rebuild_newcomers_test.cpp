@@ -24,10 +24,7 @@ struct Program {
   explicit Program(World& in) : world(in), model({300, 7}, in.rank().value()), ddp(in, model.parameters()) {}
 
   void step() {
-    model.clear_gradients();
-    model.fill_gradients(world.rank().value());
-    mark_all(ddp);
-    ddp.synchronize();
+    do_step(world, model, ddp);
     ++position;
   }
   /// Ends in step `last`; those who wait for that many ranks go on until they are there.
@@ -106,11 +103,7 @@ TEST(WorldRebuild, R26ANewcomerOfAnotherFormIsToldHowItDiffersAndTheOthersGoOn) 
     }
     world.rebuild(loss_of(world), alike);
     EXPECT_THAT(world.members(), ElementsAre(Rank{0}));
-    // Unless it came in time for the first rebuild().
-    while (!world.control().interruption() && !refused) std::this_thread::yield();
-    if (world.control().interruption()) {
-      world.rebuild(CommError(ErrorCode::aborted, "a newcomer waits"), alike);
-    }
+    rebuild_with_newcomer(world, alike, refused);
     EXPECT_THAT(world.members(), ElementsAre(Rank{0}));
     EXPECT_EQ(follower.value, 5);
   });

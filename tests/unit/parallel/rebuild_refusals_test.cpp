@@ -111,10 +111,7 @@ TEST(WorldRebuild, R26ANewcomerWithAnotherVersionOfTheLibraryIsNamedAndTheOthers
     Replicated alike(world, {});
     if (world.rank() == 1) ranks.die(world);
     world.rebuild(loss_of(world), alike);
-    while (!world.control().interruption() && !refused) std::this_thread::yield();  // unless it came at once
-    if (world.control().interruption()) {
-      world.rebuild(CommError(ErrorCode::aborted, "a newcomer waits"), alike);
-    }
+    rebuild_with_newcomer(world, alike, refused);
     EXPECT_THAT(world.members(), ElementsAre(Rank{0}));
     EXPECT_EQ(world.all_reduce_scalar(1), 1);
   });

@@ -33,10 +33,7 @@ TEST(WorldRebuild, R26TheOthersGoOnWithNewNumbersAndTheSameModel) {
     Replicated alike(world, {&position});
     DistributedSampler sampler(12, world, {.shuffle = false});
     auto const step = [&] {
-      model.clear_gradients();
-      model.fill_gradients(world.rank().value());
-      mark_all(ddp);
-      ddp.synchronize();
+      do_step(world, model, ddp);
       EXPECT_EQ(model.gradients[1][3], ToyModel::average_gradient(1, 3, world.size()));
       ++position;
     };
