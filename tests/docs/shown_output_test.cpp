@@ -91,7 +91,8 @@ TEST(ShownOutput, IsWhatRunsPrint) {
   std::vector<ShownLine> shown;
   add_shown_lines(fs::path(DDP_SOURCE) / "README.md", shown);
   for (auto const& entry : fs::directory_iterator(fs::path(DDP_SOURCE) / "docs")) {
-    if (entry.path().extension() == ".md") add_shown_lines(entry.path(), shown);
+    bool const runs_itself = entry.path().filename() == "tutorial.md";  // in package.tutorial
+    if (entry.path().extension() == ".md" && !runs_itself) add_shown_lines(entry.path(), shown);
   }
   ASSERT_GT(shown.size(), 20U) << "is the pattern still right?";
   auto const printed = printed_lines();
