@@ -9,6 +9,7 @@
   ours-checked     ours, looking for gradients that are not finite, in every step
   ours-measured    the same, and measuring every step (statistics)
   ours-per-bucket  ours, updating parameters while other gradients travel
+  ours-masters     ours, with an optimizer of f32 values of 16-bit parameters, as a sharded one is
   ours-graph       ours, replaying steps as one CUDA graph
   python-graph     python the same; compared with ours-graph
   ours-sharded              ours with a part of the optimizer on each rank, updated in step()
@@ -47,7 +48,8 @@ SIDES = ("ours", "c10d", "python", "python-bf16")
 # What is added to a program's command. Sides that are not in SIDES run only where they are asked for.
 OPTIONS = {**{side: [] for side in SIDES}, "python-bf16": ["--bf16-hook"], "ours-bf16": ["--bf16"],
            "ours-checked": ["--checked"], "ours-measured": ["--checked", "--statistics"],
-           "ours-per-bucket": ["--update-per-bucket"], "ours-graph": ["--graph"], "python-graph": ["--graph"],
+           "ours-per-bucket": ["--update-per-bucket"], "ours-masters": ["--masters"],
+           "ours-graph": ["--graph"], "python-graph": ["--graph"],
            "ours-sharded": ["--shard", "in-step"], "ours-sharded-in-backward": ["--shard", "in-backward"],
            "ours-sharded-graph": ["--shard", "in-step", "--graph"],
            "ours-sharded-in-backward-graph": ["--shard", "in-backward", "--graph"], "python-zero": ["--zero"],
@@ -55,6 +57,7 @@ OPTIONS = {**{side: [] for side in SIDES}, "python-bf16": ["--bf16-hook"], "ours
 PLAIN = {"ours-sharded": "ours", "ours-sharded-in-backward": "ours", "ours-sharded-graph": "ours-graph",
          "ours-sharded-in-backward-graph": "ours-graph", "ours-deterministic": "ours",
          "ours-deterministic-graph": "ours-graph", "python-zero": "python"}  # what these are compared with
+WITH_MASTERS = {"ours": "ours-masters"}  # with it in its place, where sharded optimizers keep f32 values
 SENT_AS_BF16 = {"python-bf16", "ours-bf16"}
 STEPS_COMPARED = 10
 # How far losses and norms may be apart: kernels add in different orders, and training amplifies that.
@@ -215,7 +218,10 @@ def summarise(runs, sides, cases):
             table.append(row)
     by_side = {(row["case"], row["side"]): row for row in table}
     for row in table:
-        if plain := by_side.get((row["case"], PLAIN.get(row["side"]))):
+        beside = PLAIN.get(row["side"])
+        if "-sharded" in row["side"] and (row["case"], WITH_MASTERS.get(beside)) in by_side:
+            beside = WITH_MASTERS[beside]
+        if plain := by_side.get((row["case"], beside)):
             row["over_plain"] = over_plain(runs, row, plain)
         base = "ours-graph" if row["side"].endswith("-graph") else "ours"
         ours = by_side.get((row["case"], base))
@@ -236,7 +242,7 @@ def summarise(runs, sides, cases):
 def over_plain(runs, row, plain):
     """A sharded side over the one that is not: times of the same rounds, what memory is left."""
     mine, theirs = (rows_of(runs, each["side"], each["case"], "ddp") for each in (row, plain))
-    ratios = {"ddp": median([slowest(mine[n]) / slowest(theirs[n]) for n in sorted(mine.keys() & theirs.keys())])}
+    ratios = {"side": plain["side"], "ddp": median([slowest(mine[n]) / slowest(theirs[n]) for n in sorted(mine.keys() & theirs.keys())])}
     for name in ("kept_allocated_gib", "device_used_gib"):
         if name in row and name in plain:
             ratios[name] = row[name] / plain[name]
@@ -298,7 +304,7 @@ def print_table(table, out=sys.stdout):
                  cell(row["exposed_ms"]), cell(row.get("us_per_parameter")), cell(row.get("peak_reserved_gib")),
                  *(cell(ratio.get(name), 3) for name in ("local", "ddp", "exposed", "memory"))]
         print(f"| {' | '.join(cells)} |", file=out)
-    sharded = [row for row in table if row["side"] in {*PLAIN, *PLAIN.values()}]
+    sharded = [row for row in table if row["side"] in {*PLAIN, *PLAIN.values(), *WITH_MASTERS.values()}]
     if any("over_plain" in row for row in sharded):
         print("\n| case | side | DDP | GiB kept by the allocator | GiB used of the device | side / plain: DDP | kept | used |",
               file=out)

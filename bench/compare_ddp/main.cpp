@@ -18,6 +18,7 @@
 
 #include "compare_ddp/cases.hpp"
 #include "compare_ddp/loaded.hpp"
+#include "compare_ddp/master_values.hpp"
 #include "compare_ddp/side.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/libtorch/optimizers.hpp"
@@ -40,6 +41,7 @@ struct Options {
   bool bf16 = false;
   bool checked = false;
   bool deterministic = false;
+  bool masters = false;
   bool statistics = false;
   bool update_per_bucket = false;
   bool profile = false;
@@ -167,7 +169,10 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->emptyCache();
   auto const parameters = one.net->parameters();
   std::uint64_t const first_digest = digest(*one.net);
-  ddp::libtorch::AdamW optimizer(parameters, torch::optim::AdamWOptions(one.learning_rate));
+  std::optional<MasterValues> masters;
+  if (options.masters) masters.emplace(parameters);
+  ddp::libtorch::AdamW optimizer(masters ? masters->values() : parameters,
+                                 torch::optim::AdamWOptions(one.learning_rate));
   if (mode == "hooks") {
     for (auto const& parameter : parameters) {
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<EmptyHook>());
@@ -212,7 +217,9 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     if (sharded != nullptr) {
       sharded->step();
     } else if (!per_bucket) {
+      if (masters) masters->take_gradients();
       optimizer.step();
+      if (masters) masters->give_values();
     }
     if (mode == "meet") side.meet();
   };
@@ -309,6 +316,7 @@ int main(int argc, char** argv) {
   add("bf16", po::bool_switch(&options.bf16), "gradients travel as bf16");
   add("checked", po::bool_switch(&options.checked), "gradients are looked at for NaN and infinity");
   add("deterministic", po::bool_switch(&options.deterministic), "gradients are added up in rank order");
+  add("masters", po::bool_switch(&options.masters), "the optimizer has f32 values of 16-bit parameters");
   add("statistics", po::bool_switch(&options.statistics), "every step is measured");
   add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
       "update parameters while other gradients travel");

@@ -58,7 +58,7 @@ void expect_what_the_cpu_does(Case const& one, Stream& stream) {
       .pitch = pitch * sizeof(T),
       .rank = one.rank,
       .ranks = one.ranks,
-      .factors = one.scaled ? factors.put(stream).template as<double>().data() : nullptr};
+      .factors = one.scaled ? static_cast<double const*>(factors.put(stream).data) : nullptr};
   cuda::reduce_in_rank_order(out.view().data, from, one.count, dtype_of<T>, one.kind, stream);
   expect_elements<T>(
       out.fetch(stream), [&](std::size_t i) { return expected[i]; },

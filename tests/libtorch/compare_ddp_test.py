@@ -43,11 +43,13 @@ expect(own.returncode == 0, "that gradients as bf16, and updates per bucket, tra
 
 sharded = folder / "sharded.json"
 parts = run("--cases", "gpt2-fp32,gpt2-bf16", "--sides",
-            ",".join(["ours", "ours-sharded", "ours-sharded-in-backward", *(["python", "python-zero"] if python else [])]),
+            ",".join(["ours", "ours-masters", "ours-sharded", "ours-sharded-in-backward", *(["python", "python-zero"] if python else [])]),
             json=sharded)
 expect(parts.returncode == 0, "that sharded optimizers train alike", parts)
 rows = json.loads(sharded.read_text(encoding="utf-8"))["summary"]
 expect(sum("over_plain" in row for row in rows) == 2 * (3 if python else 2), "each sharded side beside its plain one", parts)
+beside = {row["over_plain"]["side"] for row in rows if row["side"].startswith("ours-sharded")}
+expect(beside == {"ours-masters"}, f"that what is sharded stands beside a plain optimizer of f32 values, not {beside}", parts)
 
 alone = run("--cases", "layers512", "--hooks", ranks=1)
 expect(alone.returncode == 0, "that one rank can be compared", alone)

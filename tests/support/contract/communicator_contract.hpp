@@ -34,6 +34,8 @@ struct ContractContext {
   /// Whether ranks are told of a difference only when somebody asks and at a deadline, as GPU ranks of
   /// several hosts are.
   bool differences_are_asked_for = false;
+  /// Whether min and max of floating point numbers pass over a NaN that other ranks do not have: NCCL's do.
+  bool passes_over_nan = false;
 
   /// A new stream for the program's own work; on a CPU the calling thread itself.
   [[nodiscard]] std::unique_ptr<Stream> stream() const { return make_compute_stream(comm.device()); }

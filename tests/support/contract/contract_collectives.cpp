@@ -187,7 +187,7 @@ void min_and_max_keep_a_nan(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = context.stream();
   auto const ranks = static_cast<std::size_t>(comm.size());
-  bool const leaves_out = !context.in_rank_order && ranks > 1;  // NCCL
+  bool const is_left_out = context.passes_over_nan && ranks > 1;
   for_each_type([&]<class T>(T) {
     if constexpr (is_floating(dtype_of<T>)) {
       T const nan = T(std::numeric_limits<float>::quiet_NaN());
@@ -205,7 +205,7 @@ void min_and_max_keep_a_nan(ContractContext& context) {
           float const best = op.kind == ReduceOp::Kind::min ? 0 : static_cast<float>(ranks - 1);
           for (std::size_t i = 0; i < size; ++i) {
             auto const result = static_cast<float>(found[i]);
-            bool const is_nan = owner(i) == ranks || (owner(i) < ranks && !leaves_out);
+            bool const is_nan = owner(i) == ranks || (owner(i) < ranks && !is_left_out);
             if (is_nan ? std::isnan(result) : !std::isnan(result) && (owner(i) < ranks || result == best))
               continue;
             ADD_FAILURE() << to_string(op.kind) << " of " << dtype_of<T> << ", NaN on rank " << owner(i)
