@@ -367,6 +367,11 @@ std::uint64_t Reducer::committed_steps() const {
   return parts_.commit ? std::min(parts_.commit->committed(), done) : done;
 }
 
+bool Reducer::awaits_update() const {
+  Turn const turn(mutex_);
+  return state_.step.awaits_update;
+}
+
 void Reducer::await_commits() const {
   if (parts_.commit) parts_.commit->wait();
 }

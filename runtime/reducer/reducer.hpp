@@ -104,6 +104,8 @@ class Reducer {
   [[nodiscard]] std::uint64_t steps() const;
   /// How many of them are committed: on a GPU the host may be one ahead. Exact when the streams have ended.
   [[nodiscard]] std::uint64_t committed_steps() const;
+  /// Whether the program may not have updated the parameters since the last step: none has begun since.
+  [[nodiscard]] bool awaits_update() const;
   /// The host waits until all steps of the World that are enqueued are committed; throws CommError.
   void await_commits() const;
   /// All-reduces of gradients in a step.

@@ -16,6 +16,7 @@ void Reducer::begin_step() {
   or_fail([&] {
     parts_.each(&StepPart::begin);
     state_.step.state = StepState::open;
+    state_.step.awaits_update = false;
     state_.step.launched = 0;
     parts_.each(&StepPart::head);
   });
@@ -141,6 +142,7 @@ void Reducer::finish_step() {
   state_.marks.end_step(state_.buckets.plan());
   if (first) prepare_further_steps(arrival);
   ++state_.step.number;  // at last: a step whose end throws is none, and the program does not update
+  state_.step.awaits_update = true;
 }
 
 void Reducer::prepare_further_steps(std::span<std::size_t const> arrival) {

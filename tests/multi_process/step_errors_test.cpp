@@ -86,5 +86,24 @@ TEST(StepErrors, R12AStepThatAllBeginAlikeTrains) {
   world().barrier();
 }
 
+// Two ranks that have done as many steps may have other values: one of them lacks an update.
+TEST(StepErrors, R26OnlyAFurtherStepSaysThatTheUpdateOfTheLastOneIsThere) {
+  DeviceToy<float> model(world(), {10, 20});
+  OwnReducer reducer(model);
+  EXPECT_FALSE(reducer->awaits_update());
+  for (int step = 0; step < 2; ++step) {
+    reducer->gradient_ready(1);
+    EXPECT_FALSE(reducer->awaits_update());
+    reducer->gradient_ready(0);
+    reducer->synchronize();
+    EXPECT_TRUE(reducer->awaits_update());
+  }
+  {
+    auto const micro_step = reducer->no_sync();
+    reducer->gradient_ready(1);
+    EXPECT_TRUE(reducer->awaits_update()) << "which sends nothing";
+  }
+}
+
 }  // namespace
 }  // namespace ddp::testing

@@ -136,6 +136,7 @@ struct DistributedDataParallel::Engine final : WorldFollower {
   [[nodiscard]] bool is_ahead_of_gpu() const override {
     return parts.reducer->committed_steps() < parts.reducer->steps();
   }
+  [[nodiscard]] bool awaits_update() const override { return parts.reducer->awaits_update(); }
   [[nodiscard]] std::vector<TensorView> values() const override {
     if (adapter) adapter->settle();
     std::vector<TensorView> all;

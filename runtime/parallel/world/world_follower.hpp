@@ -26,6 +26,8 @@ class WorldFollower {
   [[nodiscard]] virtual bool is_whole() const = 0;
   /// Whether the program has counted a step that its GPU has not committed.
   [[nodiscard]] virtual bool is_ahead_of_gpu() const { return false; }
+  /// Whether values() may lack the update of the last step.
+  [[nodiscard]] virtual bool awaits_update() const { return false; }
   /// What all ranks have alike, in the same order on each.
   [[nodiscard]] virtual std::vector<TensorView> values() const = 0;
   /// values() are those of a rank that has done so many steps.

@@ -138,8 +138,8 @@ void settle(Stream& stream) noexcept {
 
 // Gives every rank the values of `source`, all of them or, if a rank is lost meanwhile, none: until then this
 // rank must have its own, since it may be the next source. So the host keeps a copy of them; on a GPU only
-// where `is_behind`, since otherwise the model is the same on both ranks.
-void give(std::span<TensorView const> values, bool is_behind, Rank source, Communicator& communicator,
+// where the rank may be behind, since otherwise the model is the same on both ranks.
+void give(std::span<TensorView const> values, bool may_be_behind, Rank source, Communicator& communicator,
           Stream& stream) {
   Device const device = communicator.device();
   bool const receives = communicator.rank() != source;
@@ -150,7 +150,7 @@ void give(std::span<TensorView const> values, bool is_behind, Rank source, Commu
       if (value.count() == 0) continue;
       bool const is_there = value.device.kind == device.kind;
       TensorView const own{value.data, Shape{value.bytes()}, DType::u8, is_there ? device : value.device};
-      if (receives && (is_behind || own.device.kind == DeviceKind::cpu)) {
+      if (receives && (may_be_behind || own.device.kind == DeviceKind::cpu)) {
         kept.push_back(to(own, Device{}, stream));
         back.push_back({own, kept.back()});
       }
@@ -220,8 +220,10 @@ void go_on(WorldState& state, Replicated const& replicated, Membership const& ne
   }
   state.going_back = state.going_back || back;
   Steps const& done = all[ahead].steps;
-  bool const is_behind = !state.newcomer && all[state.place->rank.index()].steps != done;
-  give(values, is_behind, Rank{static_cast<int>(ahead)}, *state.communicator, *state.stream);
+  bool const may_be_behind =
+      !state.newcomer && (all[state.place->rank.index()].steps != done ||
+                          std::ranges::any_of(state.followers, &WorldFollower::awaits_update));
+  give(values, may_be_behind, Rank{static_cast<int>(ahead)}, *state.communicator, *state.stream);
   for (std::size_t f = 0; f < state.followers.size(); ++f) state.followers[f]->have_done(done[f]);
   for (WorldFollower* const follower : state.followers) follower->follow();
   state.newcomer = false;
