@@ -151,10 +151,7 @@ void train(Options const& options, ddp::World world) {
         std::cout << std::setprecision(2) << 1e3 * seconds << " ms a step";
       });
     } catch (ddp::CommError const& error) {
-      if (!alike) throw;
-      world.rebuild(error, *alike);
-      if (world.rank() == 0)
-        std::cout << "going on with " << world.size() << " ranks after step " << step << std::endl;
+      alike ? world.rebuild(error, *alike) : throw;  // ddp-launch says who goes on
     }
 }
 

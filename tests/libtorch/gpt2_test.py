@@ -63,7 +63,7 @@ def survive(options, ranks, report, tolerance):
         if job.returncode == 69:
             sys.exit(69)  # no such GPUs
         found = losses_by_step(said)
-        if job.returncode != 0 or f"going on with {ranks - 1} ranks after step" not in said or found.keys() != whole.keys():
+        if job.returncode != 0 or f"went on without rank {victim}" not in errors or found.keys() != whole.keys():
             sys.exit(f"expected a training that goes on without rank {victim}, found {job.returncode}: {said}{errors}")
         if not found[12 * report] < found[report] or any(abs(found[s] - whole[s]) > tolerance * whole[s] for s in whole):
             sys.exit(f"without rank {victim}: expected the losses of one rank, {whole}, found {found}")

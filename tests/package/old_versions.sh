@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# A CUDA toolkit or NCCL that is too old is not built with, and configure says so; with DDP_WITH_CUDA=ON it fails.
+# old_versions.sh SOURCE_FOLDER WORK: nothing is compiled.
+set -euo pipefail
+source=$1 work=$2
+rm -rf "$work"
+mkdir -p "$work/cuda/bin" "$work/cuda/include" "$work/cuda/lib64" "$work/nccl/include" "$work/nccl/lib"
+unset CUDACXX CUDA_PATH NCCL_ROOT CPATH LIBRARY_PATH
+printf '#define CUDART_VERSION 11080\n' >"$work/cuda/include/cuda_runtime.h"
+printf '#!/bin/sh\necho "Cuda compilation tools, release 11.8, V11.8.89"\n' >"$work/cuda/bin/nvcc"
+chmod +x "$work/cuda/bin/nvcc"
+touch "$work/cuda/lib64/libcudart.so" "$work/nccl/lib/libnccl.so"
+printf '#define NCCL_MAJOR 2\n#define NCCL_MINOR 16\n#define NCCL_PATCH 5\n' >"$work/nccl/include/nccl.h"
+
+configure() {  # configure CHOICE: with these two and nothing else
+  cmake -S "$source" -B "$work/build" -G Ninja --fresh -DCUDAToolkit_ROOT="$work/cuda" -DNCCL_ROOT="$work/nccl" \
+    -DDDP_WITH_CUDA="$1" -DDDP_WITH_MPI=OFF -DDDP_WITH_LIBTORCH=OFF -DDDP_BUILD_TESTS=OFF -DDDP_BUILD_EXAMPLES=OFF \
+    -DDDP_BUILD_BENCH=OFF >"$work/log" 2>&1
+}
+says() { tr -s ' \n' ' ' <"$work/log" | grep -qF "$1" || { echo "expected \"$1\", found:"; cat "$work/log"; exit 1; }; }
+
+configure AUTO || { cat "$work/log"; exit 1; }
+says "CUDA: found 11.8.89, not built: 12.5 or later is needed"
+says "NCCL: found 2.16.5, not built: 2.18 or later is needed"
+if configure ON; then echo "expected an error with DDP_WITH_CUDA=ON"; exit 1; fi
+says "no CUDA toolkit of 12.5 or later with a working nvcc was found"
