@@ -14,7 +14,7 @@ function(ddp_add_layer name)
   add_library(${layer} OBJECT ${arg_SOURCES})
   ddp_target(${layer})
   set_target_properties(${layer} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
-                                            CUDA_VISIBILITY_PRESET hidden)
+                                            CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_link_libraries(${layer} PRIVATE ddp_private ${arg_LINK})
   # Half of what a source takes to compile are these.
   if(name STREQUAL "core")

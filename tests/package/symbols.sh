@@ -11,6 +11,11 @@ if grep -vE '^((vtable|typeinfo|typeinfo name) for )?ddp::' "$work/symbols"; the
   echo "these are not of ddp and must not be shown (runtime/exported_symbols.map)"
   exit 1
 fi
+# Inline functions are a program's own; g++ does not hide instances of templates.
+if nm -DC --defined-only "$library" | grep ' W ' | grep -v '<'; then
+  echo "these are inline, and must not be shown (VISIBILITY_INLINES_HIDDEN)"
+  exit 1
+fi
 # Each shown class or function is declared in a public header, so that none is undocumented.
 status=0
 sed -E 's/^(vtable|typeinfo|typeinfo name) for //; s/^ddp:://; s/[^A-Za-z0-9_].*//' "$work/symbols" | sort -u |
