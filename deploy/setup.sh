@@ -126,4 +126,6 @@ readonly build_packages=(g++ cmake ninja-build libboost-program-options-dev nloh
 # shellcheck disable=SC2034
 readonly fuzz_packages=(clang libclang-rt-dev)
 # shellcheck disable=SC2034
+readonly abi_packages=(abigail-tools)
+# shellcheck disable=SC2034
 readonly test_packages=(libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin pkg-config)
