@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 
 namespace ddp::launcher {
 
@@ -15,7 +16,7 @@ struct Tag {
   bool is_incomplete = false;  // with more bytes it may be one
 };
 
-Tag tag_at(std::string_view text) {
+Tag tag_at(std::string_view text, bool has_space) {
   std::size_t at = 1;
   int number = 0;
   for (char const behind : {',', ']'}) {  // the job's number, the rank's
@@ -25,7 +26,8 @@ Tag tag_at(std::string_view text) {
     if (error != std::errc{} || text[end] != behind) return {};
     at = end + 1;
   }
-  for (std::string_view const rest : {"<stdout>:", "<stderr>:"}) {
+  for (std::string_view rest : {"<stdout>: ", "<stderr>: "}) {
+    if (!has_space) rest.remove_suffix(1);
     std::string_view const found = text.substr(at, rest.size());
     if (found == rest && number >= 0) return {.rank = Rank{number}, .length = at + rest.size()};
     if (found.size() < rest.size() && rest.starts_with(found)) return {.is_incomplete = true};
@@ -35,12 +37,17 @@ Tag tag_at(std::string_view text) {
 
 }  // namespace
 
+bool is_of_open_mpi_5(std::string const& mpirun) {
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::path(mpirun).replace_filename("prterun"), ignored);
+}
+
 void TagReader::feed(std::string_view bytes, Sink const& sink) {
   held_.append(bytes);
   std::string_view left = held_;
   while (!left.empty()) {
     if (left.front() == '[') {
-      Tag const tag = tag_at(left);
+      Tag const tag = tag_at(left, has_space_);
       if (tag.length > 0) {
         rank_ = tag.rank;
         at_line_start_ = false;

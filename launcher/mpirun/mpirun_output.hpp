@@ -10,10 +10,16 @@
 
 namespace ddp::launcher {
 
+/// Whether `mpirun` is Open MPI 5's, beside which its prterun lies.
+[[nodiscard]] bool is_of_open_mpi_5(std::string const& mpirun);
+
 /// Sorts output by rank. mpirun puts "[1,3]<stdout>:" before each line of rank 3 and before each piece of
 /// one; a line without such a tag is mpirun's own. A tag that a rank writes itself cannot be told apart.
 class TagReader {
  public:
+  /// `has_space`: tags end with a space, as Open MPI 5's do.
+  explicit TagReader(bool has_space = false) : has_space_(has_space) {}
+
   /// `rank` is nullopt for mpirun's own words.
   using Sink = std::function<void(std::optional<Rank> rank, std::string_view bytes)>;
 
@@ -22,6 +28,7 @@ class TagReader {
   void finish(Sink const& sink);
 
  private:
+  bool has_space_;
   std::string held_;  // may be the beginning of a tag
   std::optional<Rank> rank_;
   bool at_line_start_ = true;

@@ -20,12 +20,14 @@ RankStream::RankStream(Rank rank, OutputStream stream, FileDescriptor pipe, LogF
   outputs_[rank.value()].file = std::move(file);
 }
 
-RankStream::RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps)
+RankStream::RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps,
+                       TagReader tags)
     : stream_(stream),
       pipe_(std::move(pipe)),
       timestamps_(timestamps),
       open_file_(std::move(open)),
-      ranks_(ranks) {}
+      ranks_(ranks),
+      tags_(std::move(tags)) {}
 
 bool RankStream::forward(Console& console, std::size_t limit) {
   static std::array<char, (64_KiB).value> buffer;  // one thread

@@ -33,7 +33,8 @@ class RankStream {
   /// A rank's file, or that of mpirun's own words.
   using OpenFile = std::function<LogFile(std::optional<Rank>)>;
   /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
-  RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps);
+  RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps,
+             TagReader tags);
 
   /// mpirun's own words go to their file only.
   void silence_mpirun() noexcept { mpirun_is_silent_ = true; }

@@ -89,8 +89,9 @@ RankStream OutputForwarder::make_stream(Rank rank, OutputStream stream, FileDesc
   }
   static_cast<void>(open_log(std::nullopt, stream, goes_on));  // empties the file of an older job
   for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, goes_on));
-  return {*plan_.mpi_ranks, stream, std::move(pipe),
-          [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); }, options_.timestamps};
+  return {*plan_.mpi_ranks,    stream,
+          std::move(pipe),     [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); },
+          options_.timestamps, TagReader(is_of_open_mpi_5(plan_.program))};
 }
 
 void OutputForwarder::read(RankStream& stream) {

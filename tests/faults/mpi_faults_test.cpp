@@ -54,7 +54,7 @@ TEST_P(MpiFaults, F7DifferentShapesAreTheSameErrorOnEveryRank) {
   for (char const* rank : {"0", "1", "2"}) {
     EXPECT_THAT(outcome.err,
                 ContainsRegex(std::string(",") + rank +
-                              "\\]<stderr>:mismatch: rank 1: parameter 0 \"weight\" is f32.3000."));
+                              "\\]<stderr>: ?mismatch: rank 1: parameter 0 \"weight\" is f32.3000."));
   }
 }
 
@@ -63,16 +63,16 @@ TEST_P(MpiFaults, ARankThatLeavesInOrderWhileOthersNeedItIsNamedByThem) {
   for (char const* survivor : {"0", "2"}) {
     EXPECT_THAT(outcome.err,
                 ContainsRegex(std::string(",") + survivor +
-                              "\\]<stderr>:peer_lost: [^\n]*rank 1 is gone \\(left the group\\)"));
+                              "\\]<stderr>: ?peer_lost: [^\n]*rank 1 is gone \\(left the group\\)"));
   }
 }
 
 TEST_P(MpiFaults, AnExceptionOfOneRankEndsTheOthers) {
   auto const outcome = train("exception");
-  EXPECT_THAT(outcome.err, ContainsRegex(",1\\]<stderr>:failed: the loss is not a number"));
+  EXPECT_THAT(outcome.err, ContainsRegex(",1\\]<stderr>: ?failed: the loss is not a number"));
   for (char const* survivor : {"0", "2"}) {
     EXPECT_THAT(outcome.err,
-                ContainsRegex(std::string(",") + survivor + "\\]<stderr>:aborted: [^\n]*rank 1"));
+                ContainsRegex(std::string(",") + survivor + "\\]<stderr>: ?aborted: [^\n]*rank 1"));
   }
 }
 

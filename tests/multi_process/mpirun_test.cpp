@@ -128,7 +128,7 @@ TEST_F(Mpirun, L5TheSizeMustBeRightToo) {
 // F1, as far as MPI goes: the job's end is mpirun's, and its exit code tells the signal.
 TEST_F(Mpirun, F1AKilledRankEndsTheJob) {
   for (char const* ranks : {"0=meet-or-stay 1=kill", "0=kill 1=meet-or-stay"}) {
-    auto const outcome = run_ranks(2, std::string(LAUNCHED_RANK " ") + ranks, "-quiet");
+    auto const outcome = run_ranks(2, std::string(LAUNCHED_RANK " ") + ranks);
     EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
   }
 }
@@ -177,8 +177,7 @@ TEST_F(Mpirun, F4ARankThatLeavesBeforeTheOthersFailsTheJob) {
 
 // A deadline inside MPI_Init cannot be an exception: the process reports and ends.
 TEST_F(Mpirun, F9ARankThatNeverJoinsEndsTheJobAtTheDeadline) {
-  auto const outcome =
-      run_ranks(2, "env DDP_INIT_TIMEOUT=1 DDP_ERROR_FILE=error.json " OWN_MPI " absent", "-quiet");
+  auto const outcome = run_ranks(2, "env DDP_INIT_TIMEOUT=1 DDP_ERROR_FILE=error.json " OWN_MPI " absent");
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("MPI_Init did not return within 1 s on rank 0"),
                                  HasSubstr("DDP_INIT_TIMEOUT")));
@@ -188,7 +187,7 @@ TEST_F(Mpirun, F9ARankThatNeverJoinsEndsTheJobAtTheDeadline) {
 }
 
 TEST_F(Mpirun, AnMpiWithoutThreadsIsRefusedWithTheCallThatWorks) {
-  auto const outcome = run_ranks(2, OWN_MPI " single", "-quiet");
+  auto const outcome = run_ranks(2, OWN_MPI " single");
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("unsupported"), HasSubstr("MPI_THREAD_SINGLE"),
                                  HasSubstr("call MPI_Init_thread with MPI_THREAD_MULTIPLE")));
@@ -198,32 +197,32 @@ TEST_F(Mpirun, AnMpiWithoutThreadsIsRefusedWithTheCallThatWorks) {
 TEST_F(Mpirun, WhatIsWrongWithOneRankEndsTheJob) {
   std::string const rank = LAUNCHED_RANK " '*=meet'";
   std::string const preload = "-x LD_PRELOAD=" FAULTY_MPI " -x FAULTY_MPI=";
-  auto const threads = run_ranks(2, rank, "-quiet " + preload + "threads");
+  auto const threads = run_ranks(2, rank, preload + "threads");
   EXPECT_EQ(threads.exit_code, 95) << threads.err;
   EXPECT_THAT(threads.err, AllOf(HasSubstr("runs with MPI_THREAD_SERIALIZED"), Not(HasSubstr("timeout"))));
   auto const size = run("env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " DDP_MPIRUN
-                        " --oversubscribe --bind-to none -quiet -np 1 " +
+                        " --oversubscribe --bind-to none -np 1 " +
                         rank + " : -np 1 env OMPI_COMM_WORLD_SIZE=3 " + rank);
   EXPECT_EQ(size.exit_code, 95) << size.err;
   EXPECT_THAT(size.err, AllOf(HasSubstr("is rank 1 of 3, but MPI"), Not(HasSubstr("timeout"))));
-  auto const stops = run_ranks(2, rank, "-quiet " + preload + "stops");
+  auto const stops = run_ranks(2, rank, preload + "stops");
   EXPECT_NE(stops.exit_code, 124) << "the rank that waits reports, and ends";
   EXPECT_THAT(stops.err, HasSubstr("rank 0 waited 10 s for every one of 2 MPI ranks"));
 }
 
 TEST_F(Mpirun, AFinalisedMpiIsRefused) {
-  auto const outcome = run_ranks(2, OWN_MPI " late", "-quiet");
+  auto const outcome = run_ranks(2, OWN_MPI " late");
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("unsupported"), HasSubstr("finalised already")));
 }
 
 // B3
 TEST_F(Mpirun, ALauncherInEachTaskIsRefused) {
-  auto const outcome = run_ranks(2, DDP_LAUNCH " --cpus 1 --no-log-files -- touch started", "-quiet");
+  auto const outcome = run_ranks(2, DDP_LAUNCH " --cpus 1 --no-log-files -- touch started");
   EXPECT_EQ(outcome.exit_code, 64);
   EXPECT_THAT(outcome.err, HasSubstr("mpirun started 2 tasks"));
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "started"));
-  auto const check = run_ranks(2, DDP_LAUNCH " --list-devices", "-quiet --tag-output");
+  auto const check = run_ranks(2, DDP_LAUNCH " --list-devices", "--tag-output");
   EXPECT_EQ(check.exit_code, 0) << check.err;
   EXPECT_THAT(check.out, AllOf(HasSubstr(",0]<stdout>"), HasSubstr(",1]<stdout>")));
   auto const alone = run_ranks(1, DDP_LAUNCH " --cpus 2 --no-log-files -- sh -c 'echo $RANK of $WORLD_SIZE'");

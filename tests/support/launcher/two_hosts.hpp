@@ -12,6 +12,7 @@ namespace ddp::testing {
 /// Two daemons of mpirun on one host must not both write what this host looks like into the same file.
 [[nodiscard]] inline LaunchedJob::Settings two_hosts(std::vector<std::string> variables = {}) {
   variables.emplace_back("OMPI_MCA_plm_rsh_agent=" DDP_LOCAL_AGENT);
+  variables.emplace_back("PRTE_MCA_plm_ssh_agent=" DDP_LOCAL_AGENT);  // the same for Open MPI 5
   variables.emplace_back("OMPI_MCA_rtc=^hwloc");
   return {.environment = std::move(variables)};
 }

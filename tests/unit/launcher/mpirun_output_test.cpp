@@ -10,9 +10,9 @@ namespace ddp::launcher {
 namespace {
 
 /// What each rank wrote (-1: mpirun), if its output comes in parts of `length`.
-std::map<int, std::string> read_tagged(std::string_view stream, std::size_t length) {
+std::map<int, std::string> read_tagged(std::string_view stream, std::size_t length,
+                                       TagReader reader = TagReader()) {
   std::map<int, std::string> written;
-  TagReader reader;
   auto const sink = [&](std::optional<Rank> rank, std::string_view bytes) {
     written[rank ? rank->value() : -1] += bytes;
   };
@@ -40,6 +40,14 @@ TEST(MpirunOutput, L6EachRanksBytesAreAsItWroteThem) {
     for (std::size_t length : {1, 2, 3, 5, 7, 1000}) {
       EXPECT_EQ(read_tagged(each.stream, length), each.written) << each.stream << " in parts of " << length;
     }
+  }
+}
+
+TEST(MpirunOutput, L6TheSpaceBehindATagOfOpenMpi5IsNoneOfTheRanks) {
+  char const* const stream = "[1,3]<stdout>:  epoch 1\n[1,0]<stdout>: \n[1,0]<stdout>: a[1,0]<stdout>: b\n";
+  std::map<int, std::string> const written{{3, " epoch 1\n"}, {0, "\nab\n"}};
+  for (std::size_t length : {1, 2, 3, 5, 7, 1000}) {
+    EXPECT_EQ(read_tagged(stream, length, TagReader(true)), written) << "in parts of " << length;
   }
 }
 
