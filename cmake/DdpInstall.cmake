@@ -28,7 +28,6 @@ if(TARGET ddp_pages)
           DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 endif()
 if(TARGET ddp-bench)
-  set_target_properties(ddp-bench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # NCCL may lie anywhere
   install(TARGETS ddp-bench)
 endif()
 set(ddp_no_header "")

@@ -1,9 +1,11 @@
 # Finds NVIDIA's collective communication library: nccl.h and libnccl.
 #
-# Looks in NCCL_ROOT (variable or environment) first, then where the system looks. Defines NCCL_FOUND,
-# NCCL_VERSION, NCCL_INCLUDE_DIR, NCCL_LIBRARY and the target NCCL::nccl.
-find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES include)
-find_library(NCCL_LIBRARY nccl HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_LIBRARY_ROOT}
+# Looks in NCCL_ROOT (variable or environment) first, then in nvidia/nccl/ of ddp_beside, where NVIDIA's wheel lies, then where
+# the system looks. Defines NCCL_FOUND, NCCL_VERSION, NCCL_INCLUDE_DIR, NCCL_LIBRARY and the target NCCL::nccl.
+set(ddp_nccl_hints ${NCCL_ROOT} ENV NCCL_ROOT ${ddp_beside}/nvidia/nccl ${CUDAToolkit_LIBRARY_ROOT})
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${ddp_nccl_hints} PATH_SUFFIXES include)
+# Folder by folder, or the library would not be that of the header: wheels have the second name only.
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${ddp_nccl_hints}
              PATH_SUFFIXES lib lib64 lib/x86_64-linux-gnu)
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 

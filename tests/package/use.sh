@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds a program outside of the tree against the installed copy, and runs it as two CPU ranks of its ddp-launch, or of $RUN.
 # use.sh find_package|pkg_config shared|static WORK consumer|cuda_consumer|mpi_consumer|libtorch_consumer [NVCC]: with NVCC for a
-# program in a .cu file. MORE_PREFIXES in the environment: where CMake looks too, separated by semicolons.
+# program in a .cu file. In the environment, PREFIX: where CMake looks for ddp, if not in WORK/installed; MORE_PREFIXES: where it
+# looks too, separated by semicolons.
 set -euo pipefail
 unset CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH  # with these any program finds its headers
 how=$1 kind=$2 work=$3 program=$4 nvcc=${5-}
@@ -15,7 +16,7 @@ if [[ $how == find_package ]]; then
   if [[ -n $nvcc ]]; then export CUDACXX=$nvcc; fi
   # In a project that asks for a recent CMake, and in one that has asked for an old one ever since, whose policies are old.
   for policies in 3.25 3.0; do
-    cmake -S "$source" -B . -G Ninja --fresh -DCMAKE_PREFIX_PATH="$installed;${MORE_PREFIXES-}" -DDDP_KIND="$kind" \
+    cmake -S "$source" -B . -G Ninja --fresh -DCMAKE_PREFIX_PATH="${PREFIX-$installed};${MORE_PREFIXES-}" -DDDP_KIND="$kind" \
       -DDDP_POLICIES="$policies" -DCMAKE_POLICY_VERSION_MINIMUM=3.5 >"configure-$policies.log"
   done
   cmake --build . >build.log || { cat build.log; exit 1; }
