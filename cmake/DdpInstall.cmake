@@ -1,13 +1,15 @@
 # cmake --install: the library, its headers, ddp-launch, ddp-bench, the documents, and what other builds find it with.
-# Everything is found relative to where it lies: an installed tree may be moved.
+# Everything is found relative to where it lies: an installed tree may be moved. The components are those of packages: dev unless
+# said, runtime and tools; libtorch is in none, since a package could not say which PyTorch it needs.
 include(CMakePackageConfigHelpers)
 set(ddp_config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ddp)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)
 
 install(TARGETS ddp EXPORT ddp-targets)
 if(BUILD_SHARED_LIBS)
-  install(TARGETS ddp_shared EXPORT ddp-targets)
+  install(TARGETS ddp_shared EXPORT ddp-targets LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev)
 endif()
-# With an export of its own: who asks for it needs PyTorch. No part of packages, which could not say what they need.
+# With an export of its own: who asks for it needs PyTorch.
 if(DDP_HAS_LIBTORCH)
   set(libtorch_targets ddp_libtorch)
   if(BUILD_SHARED_LIBS)
@@ -17,18 +19,18 @@ if(DDP_HAS_LIBTORCH)
   install(EXPORT ddp-libtorch-targets NAMESPACE ddp:: DESTINATION ${ddp_config_folder} COMPONENT libtorch)
   install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${ddp_config_folder} COMPONENT libtorch)
 endif()
-install(TARGETS ddp-launch)
+install(TARGETS ddp-launch COMPONENT tools)
 if(TARGET ddp_loopback)
-  install(TARGETS ddp_loopback LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp)
+  install(TARGETS ddp_loopback LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT tools)
 endif()
-install(TARGETS ddp_line_buffer LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp)  # what it has ranks preload
+install(TARGETS ddp_line_buffer LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT tools)  # what it has ranks preload
 if(TARGET ddp_pages)
-  install(FILES ${PROJECT_BINARY_DIR}/launcher/ddp-launch.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${PROJECT_BINARY_DIR}/launcher/ddp-launch.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
   install(FILES ${PROJECT_BINARY_DIR}/launcher/ddp-launch.bash RENAME ddp-launch
-          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT tools)
 endif()
 if(TARGET ddp-bench)
-  install(TARGETS ddp-bench)
+  install(TARGETS ddp-bench COMPONENT tools)
 endif()
 set(ddp_no_header "")
 if(NOT DDP_HAS_MPI)
@@ -39,7 +41,6 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ddp ${PROJECT_BINARY_DIR}/includ
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN *.md PATTERN *.svg)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)  # Debian's name
 
 # find_package(ddp): ddp::static, with BUILD_SHARED_LIBS ddp::shared, and ddp::ddp, which is one of them.
 install(EXPORT ddp-targets NAMESPACE ddp:: DESTINATION ${ddp_config_folder})

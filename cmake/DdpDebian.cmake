@@ -1,0 +1,18 @@
+# What only Debian wants, in the folder that cpack is about to pack: each package's copyright and what lintian may complain of;
+# compressed manual pages; a static library without debug information.
+foreach(component IN LISTS CPACK_COMPONENTS_ALL)
+  string(TOUPPER ${component} upper)
+  set(package ${CPACK_DEBIAN_${upper}_PACKAGE_NAME})
+  set(usr ${CPACK_TEMPORARY_DIRECTORY}/${component}/usr)
+  file(MAKE_DIRECTORY ${usr}/share/doc/${package} ${usr}/share/lintian/overrides)
+  file(COPY_FILE ${CMAKE_CURRENT_LIST_DIR}/debian/copyright ${usr}/share/doc/${package}/copyright)
+  file(COPY_FILE ${CMAKE_CURRENT_LIST_DIR}/debian/${component} ${usr}/share/lintian/overrides/${package})
+  file(GLOB archives ${usr}/lib*/*.a ${usr}/lib/*/*.a)
+  if(archives)
+    execute_process(COMMAND strip --strip-debug ${archives} COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+  file(GLOB pages ${usr}/share/man/man1/*.1)
+  if(pages)
+    execute_process(COMMAND gzip -9n ${pages} COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+endforeach()
