@@ -17,7 +17,11 @@ if(DDP_HAS_LIBTORCH)
   endif()
   install(TARGETS ${libtorch_targets} EXPORT ddp-libtorch-targets ARCHIVE COMPONENT libtorch LIBRARY COMPONENT libtorch)
   install(EXPORT ddp-libtorch-targets NAMESPACE ddp:: DESTINATION ${ddp_config_folder} COMPONENT libtorch)
-  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${ddp_config_folder} COMPONENT libtorch)
+  # PyTorch's C++ interface changes with each minor version.
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" version "${LibTorch_VERSION}")
+  file(WRITE ${PROJECT_BINARY_DIR}/ddp-libtorch-version.cmake "set(ddp_libtorch_version ${version})\n")
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake ${PROJECT_BINARY_DIR}/ddp-libtorch-version.cmake
+          DESTINATION ${ddp_config_folder} COMPONENT libtorch)
 endif()
 install(TARGETS ddp-launch COMPONENT tools)
 if(TARGET ddp_loopback)

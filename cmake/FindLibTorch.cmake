@@ -1,14 +1,14 @@
 # Finds PyTorch's C++ library: a wheel's torch/ folder, or an unpacked libtorch.
 #
-# Looks in Torch_DIR (as its own TorchConfig.cmake would be found) and in CMAKE_PREFIX_PATH, which may hold the folder that
-# contains torch/, torch/ itself, or what Python's torch.utils.cmake_prefix_path says. Defines LibTorch_FOUND, LibTorch_VERSION, LibTorch_PREFIX, LibTorch_CUDA (whether it
-# can use GPUs) and the target ddp_torch, which has the headers of the CUDA toolkit too where there is one: ATen/cuda/ and
-# c10/cuda/ include them.
+# Looks in Torch_DIR (as its own TorchConfig.cmake would be found), in ddp_beside, and in CMAKE_PREFIX_PATH, which may hold the folder
+# that contains torch/, torch/ itself, or what Python's torch.utils.cmake_prefix_path says. Defines LibTorch_FOUND,
+# LibTorch_VERSION, LibTorch_PREFIX, LibTorch_CUDA (whether it can use GPUs) and the target ddp_torch, which has the headers of the
+# CUDA toolkit too where there is one: ATen/cuda/ and c10/cuda/ include them.
 #
 # TorchConfig.cmake is only where it finds the version. Including it would enable the language CUDA, with standard 20 an
 # error on CMake 3.25, and fail on a machine that has a wheel for CUDA and no toolkit. A program may still call
 # find_package(Torch): these are the same files.
-find_path(LibTorch_INCLUDE_DIR torch/csrc/autograd/engine.h HINTS ${Torch_DIR}/../../../include ENV TORCH_INSTALL_PREFIX
+find_path(LibTorch_INCLUDE_DIR torch/csrc/autograd/engine.h HINTS ${Torch_DIR}/../../../include ${ddp_beside} ENV TORCH_INSTALL_PREFIX
           PATH_SUFFIXES include torch/include ../../include)
 set(LibTorch_VERSION "")
 if(LibTorch_INCLUDE_DIR)
