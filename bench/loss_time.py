@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What going on after a lost rank costs, and how fast it is (R26): loss_time.py [BUILD_FOLDER] [--ranks 2,4] [--runs N] [--json FILE]
+"""What going on after a lost rank costs, and how fast it is (R26): loss_time.py [BUILD_FOLDER] [--ranks 2,4 | --gpus 0,1] [--runs N] [--json FILE]
 
 Without a loss: runs of train_mlp with and without --survive, by turns; seconds of training for each sample, and their ratio.
 With one: from SIGKILL of the last rank until rank 0 has the averages of the next step, as its timeline (DDP_TRACE) has it, with
@@ -19,9 +19,9 @@ import tempfile
 import time
 
 
-def launch(build, folder, ranks, options, words, **environment):
+def launch(build, folder, where, options, words, **environment):
     return subprocess.Popen(
-        [build / "launcher/ddp-launch", "--cpus", str(ranks), "--no-log-files", *options, "--",
+        [build / "launcher/ddp-launch", *where, "--no-log-files", *options, "--",
          build / "examples/train_mlp/train_mlp", "--synthetic", *words],
         stdout=open(folder / "out", "w"), stderr=open(folder / "err", "w"), cwd=folder, env=dict(os.environ, **environment))
 
@@ -31,12 +31,13 @@ def ended_well(job, folder, code):
         sys.exit(f"loss_time.py: exit code {job.returncode}, expected {code}\n{(folder / 'err').read_text()}")
 
 
-def sample_time(build, ranks, survives):
+def sample_time(build, where, survives):
     """Microseconds of training for each sample, of a run without a loss."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         option = ["--survive"] if survives else []
-        job = launch(build, folder, ranks, option, ["--limit", "20000", "--epochs", "4", "--log-json", "log", *option])
+        size = ["--epochs", "4"] if where[0] == "--cpus" else ["--epochs", "40", "--hidden", "2048,2048"]
+        job = launch(build, folder, where, option, ["--limit", "20000", *size, "--log-json", "log", *option])
         ended_well(job, folder, 0)
         return 1e6 / json.loads((folder / "log").read_text().splitlines()[-1])["samples_per_second"]
 
@@ -55,12 +56,12 @@ def next_step(timeline):
     return trace["otherData"]["unix_ns"] + 1000 * min(steps)
 
 
-def loss_time(build, ranks, survives):
+def loss_time(build, where, survives):
     """Milliseconds from SIGKILL until the next step."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         options, more = (["--survive"], ["--survive"]) if survives else (["--max-restarts", "1"], ["--resume"])
-        job = launch(build, folder, ranks, options,
+        job = launch(build, folder, where, options,
                      ["--limit", "5000", "--epochs", "10000", "--checkpoint", "saved", "--checkpoint-every", "50", *more],
                      DDP_TRACE=str(folder / "traces"))
         while not (folder / "saved/latest").exists():
@@ -93,21 +94,24 @@ def words_of(figures, unit):
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("build", nargs="?", default="build/default", type=lambda path: pathlib.Path(path).resolve())
-    options.add_argument("--ranks", default="2,4")
+    options.add_argument("--ranks", default="2,4", help="of CPUs")
+    options.add_argument("--gpus", help="a rank on each of these, instead")
     options.add_argument("--runs", type=int, default=21)
     options.add_argument("--json")
     given = options.parse_args()
     result = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "cpus": os.cpu_count(),
               "runs": given.runs, "rows": []}
-    for ranks in map(int, given.ranks.split(",")):
-        survives, plain = by_turns(given.runs, lambda side: sample_time(given.build, ranks, side))
+    jobs = [["--gpus", given.gpus]] if given.gpus else [["--cpus", ranks] for ranks in given.ranks.split(",")]
+    for where in jobs:
+        ranks = len(given.gpus.split(",")) if given.gpus else int(where[1])
+        survives, plain = by_turns(given.runs, lambda side: sample_time(given.build, where, side))
         ratio = statistics.median(survives) / statistics.median(plain)
         print(f"{ranks} ranks, no loss: {words_of(survives, 'us')} a sample with --survive, {words_of(plain, 'us')} without: "
               f"{ratio:.4f} x", flush=True)
-        goes_on, restarts = by_turns(given.runs, lambda side: loss_time(given.build, ranks, side))
+        goes_on, restarts = by_turns(given.runs, lambda side: loss_time(given.build, where, side))
         print(f"{ranks} ranks, from SIGKILL to the next step: {words_of(goes_on, 'ms')} with --survive, "
               f"{words_of(restarts, 'ms')} restarted from a checkpoint", flush=True)
-        result["rows"].append({"ranks": ranks, "sample_us": survives, "plain_sample_us": plain, "ratio": ratio,
+        result["rows"].append({"ranks": ranks, "gpus": given.gpus, "sample_us": survives, "plain_sample_us": plain, "ratio": ratio,
                                "survive_ms": goes_on, "restart_ms": restarts})
     if given.json:
         pathlib.Path(given.json).write_text(json.dumps(result, indent=2) + "\n")
