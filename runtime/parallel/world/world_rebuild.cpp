@@ -60,6 +60,7 @@ bool is_whole(WorldState const& state) {
 struct Coming {
   int newcomer = 0;
   int whole = 0;
+  int awaits_update = 0;
   std::uint64_t form = 0;  // its hash
   Steps steps;
 };
@@ -68,7 +69,7 @@ std::vector<Coming> read_comings(Membership const& next) {
   for (std::string const& said : next.values) {
     Coming& one = all.emplace_back();
     RecordReader reader(said);
-    reader >> one.newcomer >> one.whole >> one.form;
+    reader >> one.newcomer >> one.whole >> one.awaits_update >> one.form;
     for (std::uint64_t each = 0; reader >> each;) one.steps.push_back(each);
   }
   return all;
@@ -82,12 +83,14 @@ std::string describe(Steps const& steps) {
 
 // The place of the first rank that has done most, of those that have values. All ranks go through one
 // sequence of steps, each of one follower, so of two ranks one has done everything that the other has, and
-// any comparison finds it. That one gives the values of all followers: those of several ranks would be a
-// state that no rank ever had.
+// any comparison finds it; of those with as many steps, one that surely has the last one's update. That one
+// gives the values of all followers: those of several ranks would be a state that no rank ever had.
 std::size_t find_source(std::vector<Coming> const& all, std::span<Rank const> members) {
   std::optional<std::size_t> source;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].whole != 0 && (!source || all[r].steps > all[*source].steps)) source = r;
+    if (all[r].whole == 0) continue;
+    auto const done = [&](std::size_t rank) { return std::pair(all[rank].steps, -all[rank].awaits_update); };
+    if (!source || done(r) > done(*source)) source = r;
   }
   if (!source) {
     throw Error(ErrorCode::invalid_state,
@@ -220,9 +223,9 @@ void go_on(WorldState& state, Replicated const& replicated, Membership const& ne
   }
   state.going_back = state.going_back || back;
   Steps const& done = all[ahead].steps;
+  Coming const& own = all[state.place->rank.index()];
   bool const may_be_behind =
-      !state.newcomer && (all[state.place->rank.index()].steps != done ||
-                          std::ranges::any_of(state.followers, &WorldFollower::awaits_update));
+      !state.newcomer && (own.steps != done || own.awaits_update != 0 || all[ahead].awaits_update != 0);
   give(values, may_be_behind, Rank{static_cast<int>(ahead)}, *state.communicator, *state.stream);
   for (std::size_t f = 0; f < state.followers.size(); ++f) state.followers[f]->have_done(done[f]);
   for (WorldFollower* const follower : state.followers) follower->follow();
@@ -248,9 +251,12 @@ void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::strin
     abort_all(own, reason);
     std::string const form = form_of(own, state);
     // What this throws is final: without the control plane nobody can go on.
-    Membership const next = own.control->rebuild(
-        record(own.newcomer ? 1 : 0, is_whole(own) ? 1 : 0, StableHash().add(form).value()) + steps_of(own),
-        Deadline::after(own.options.timeout));
+    Membership const next =
+        own.control->rebuild(record(own.newcomer ? 1 : 0, is_whole(own) ? 1 : 0,
+                                    std::ranges::any_of(own.followers, &WorldFollower::awaits_update) ? 1 : 0,
+                                    StableHash().add(form).value()) +
+                                 steps_of(own),
+                             Deadline::after(own.options.timeout));
     auto const all = read_comings(next);
     try {
       return go_on(own, state, next, all, form);

@@ -24,6 +24,7 @@ struct Follower : WorldFollower {
   [[nodiscard]] bool is_whole() const override { return whole; }
   [[nodiscard]] std::string form() const override { return shape; }
   [[nodiscard]] std::uint64_t steps() const override { return steps_done; }
+  [[nodiscard]] bool awaits_update() const override { return awaits; }
   [[nodiscard]] std::vector<TensorView> values() const override {
     if (on_values) on_values();
     return {view_of(std::span<double>(const_cast<double*>(&value), 1))};
@@ -44,6 +45,7 @@ struct Follower : WorldFollower {
   double value = 0;
   std::string shape = "f64[1]\n";
   bool whole = true;
+  bool awaits = false;
   std::uint64_t steps_done;
   bool is_ahead = false;
   std::function<void()> on_drain;

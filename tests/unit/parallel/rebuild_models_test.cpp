@@ -41,6 +41,20 @@ TEST(WorldRebuild, R26OfSeveralModelsAllAreThoseOfTheRankThatHasDoneMostSteps) {
   });
 }
 
+TEST(WorldRebuild, R26OfRanksWithAsManyStepsOneThatHasTheLastUpdateGivesTheValues) {
+  SurvivingRanks ranks(4);
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    Follower one(world, 8);
+    one.awaits = old == 0;
+    one.value = old;
+    Replicated alike(world, {});
+    if (old == 3) ranks.die(world);
+    world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(one.value, 1);
+  });
+}
+
 TEST(WorldRebuild, R26SeveralModelsGoOnWithWhatTheirTrainingComputes) {
   SurvivingRanks ranks(4);
   ranks.run([&](World& world) {
