@@ -30,7 +30,7 @@ set(private_for_libtorch core/hash.hpp core/thread_team.hpp data_parallel/replic
                          data_parallel/replicas/refuse_capture.hpp data_parallel/replicas/replica_threads.hpp)
 
 # Each of these folders is one way to reach other ranks, and never includes another; comm/factory.cpp and
-# bootstrap/control_plane.cpp, which choose, include them all. ("solo" is none of them: a group of one is what each of them
+# bootstrap/connect.cpp, which choose, include them all. ("solo" is none of them: a group of one is what each of them
 # splits off.)
 set(backends in_process launcher mpi nccl shm staged)
 

@@ -1,5 +1,8 @@
 # What only Debian wants, in the folder that cpack is about to pack: each package's copyright and what lintian may complain of;
 # compressed manual pages; a static library without debug information.
+if(NOT CPACK_GENERATOR STREQUAL "DEB")
+  return()
+endif()
 foreach(component IN LISTS CPACK_COMPONENTS_ALL)
   string(TOUPPER ${component} upper)
   set(package ${CPACK_DEBIAN_${upper}_PACKAGE_NAME})

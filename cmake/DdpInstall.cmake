@@ -20,7 +20,7 @@ if(DDP_HAS_LIBTORCH)
   # PyTorch's C++ interface changes with each minor version.
   string(REGEX MATCH "^[0-9]+[.][0-9]+" version "${LibTorch_VERSION}")
   file(WRITE ${PROJECT_BINARY_DIR}/ddp-libtorch-version.cmake "set(ddp_libtorch_version ${version})\n")
-  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake ${PROJECT_BINARY_DIR}/ddp-libtorch-version.cmake
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake ${PROJECT_BINARY_DIR}/ddp-libtorch-version.cmake ${PROJECT_SOURCE_DIR}/LICENSE
           DESTINATION ${ddp_config_folder} COMPONENT libtorch)
 endif()
 install(TARGETS ddp-launch COMPONENT tools)

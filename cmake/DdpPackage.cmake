@@ -10,6 +10,10 @@ set(CPACK_COMPONENTS_ALL dev tools)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/DdpDebian.cmake)
+foreach(component RUNTIME DEV TOOLS)  # what was one package once
+  set(CPACK_DEBIAN_${component}_PACKAGE_REPLACES ddp)
+  set(CPACK_DEBIAN_${component}_PACKAGE_CONFLICTS ddp)
+endforeach()
 set(about "Each process trains on its share of the data, and gradients are averaged in
 buckets while the backward pass is still running.")
 

@@ -2,7 +2,11 @@
 #
 # Looks in NCCL_ROOT (variable or environment) first, then in nvidia/nccl/ of ddp_beside, where NVIDIA's wheel lies, then where
 # the system looks. Defines NCCL_FOUND, NCCL_VERSION, NCCL_INCLUDE_DIR, NCCL_LIBRARY and the target NCCL::nccl.
-set(ddp_nccl_hints ${NCCL_ROOT} ENV NCCL_ROOT ${ddp_beside}/nvidia/nccl ${CUDAToolkit_LIBRARY_ROOT})
+set(ddp_nccl_hints ${NCCL_ROOT} ENV NCCL_ROOT)
+if(ddp_beside)
+  list(APPEND ddp_nccl_hints ${ddp_beside}/nvidia/nccl)
+endif()
+list(APPEND ddp_nccl_hints ${CUDAToolkit_LIBRARY_ROOT})
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${ddp_nccl_hints} PATH_SUFFIXES include)
 # Folder by folder, or the library would not be that of the header: wheels have the second name only.
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${ddp_nccl_hints}

@@ -23,6 +23,7 @@
 #include "ddp/core/text.hpp"
 #include "device/registry/misspelt_variables.hpp"
 #include "launcher/check/check_report.hpp"
+#include "launcher/check/library_versions.hpp"
 #include "launcher/check/machine_check.hpp"
 #include "launcher/check/machine_facts.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
@@ -206,6 +207,8 @@ Plan plan_for_mpi(Options options, std::string const& job_id) {
   surroundings.launcher = own_file();
   Plan plan =
       make_mpi_plan(options, machine, job_id, std::filesystem::absolute(program), hosts, surroundings);
+  std::string const version = program_version(surroundings.mpirun).version;
+  plan.tags_have_space = !version.empty() && !is_older(version, "5");
   if (!plan.all_here) return plan;
   plan.loopback = library(kLoopbackLibrary);
   if (plan.loopback.empty()) {

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds and tests with the compiler and the packages that are found here, and prints what they were as a row of the table in
+# Builds and tests with the compiler and the packages that are found here, and prints what they were as a row of the table of versions in
 # docs/dependencies.md. Other versions are found as in any build: CXX, PATH, NCCL_ROOT, CUDACXX, CMAKE_PREFIX_PATH.
 #   tests/versions.sh FOLDER "TARGETS" "CTEST-OPTIONS" [CMAKE-OPTION…]      for example
 #   CXX=clang++-19 tests/versions.sh build/clang all "-L ^unit$" -DDDP_WITH_LIBTORCH=OFF
-# Without CTEST-OPTIONS it builds only. The exit code is 0 if all was built and no test failed.
+# With empty CTEST-OPTIONS it builds only. The exit code is 0 if all was built and no test failed.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-(($# >= 3)) || { sed -n '2,/^set/s/^# \?//p' "$0" | sed '$d' >&2; exit 2; }
+(($# >= 3)) || { sed -n '2,/^set/s/^# \?//p' "$0" >&2; exit 2; }
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 folder=$1 targets=$2 options=$3
 shift 3
 mkdir -p "$folder"

@@ -334,6 +334,8 @@ int main(int argc, char** argv) {
     command_line::expect(
         options.shard.empty() || options.shard == "in-step" || options.shard == "in-backward",
         "--shard in-step or in-backward");
+    command_line::expect(!options.masters || (options.shard.empty() && !options.update_per_bucket),
+                         "--masters without --shard and --update-per-bucket");
     compare::run(options);
   });
 }

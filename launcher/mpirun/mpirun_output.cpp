@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 
 namespace ddp::launcher {
 
@@ -36,11 +35,6 @@ Tag tag_at(std::string_view text, bool has_space) {
 }
 
 }  // namespace
-
-bool is_of_open_mpi_5(std::string const& mpirun) {
-  std::error_code ignored;
-  return std::filesystem::exists(std::filesystem::path(mpirun).replace_filename("prterun"), ignored);
-}
 
 void TagReader::feed(std::string_view bytes, Sink const& sink) {
   held_.append(bytes);

@@ -10,14 +10,11 @@
 
 namespace ddp::launcher {
 
-/// Whether `mpirun` is Open MPI 5's, beside which its prterun lies.
-[[nodiscard]] bool is_of_open_mpi_5(std::string const& mpirun);
-
 /// Sorts output by rank. mpirun puts "[1,3]<stdout>:" before each line of rank 3 and before each piece of
 /// one; a line without such a tag is mpirun's own. A tag that a rank writes itself cannot be told apart.
 class TagReader {
  public:
-  /// `has_space`: tags end with a space, as Open MPI 5's do.
+  /// `has_space`: tags end with a space, as those of Open MPI 5 do.
   explicit TagReader(bool has_space = false) : has_space_(has_space) {}
 
   /// `rank` is nullopt for mpirun's own words.

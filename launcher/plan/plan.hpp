@@ -31,6 +31,7 @@ struct Plan {
   std::vector<std::string> command;  ///< argv of each rank, as given
   std::vector<PlannedRank> ranks;
   std::optional<int> mpi_ranks;  ///< of the mpi engine, where `ranks` has one entry, for mpirun itself
+  bool tags_have_space = false;  ///< of the mpi engine: how mpirun marks the output of ranks
   bool all_here = true;          ///< of the mpi engine: all of its hosts are this one
   std::string loopback;          ///< the path of kLoopbackLibrary, for that case
   int ranks_per_device = 1;      ///< above 1, every GPU (without one, the CPU) is that many logical devices

@@ -91,7 +91,7 @@ RankStream OutputForwarder::make_stream(Rank rank, OutputStream stream, FileDesc
   for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, goes_on));
   return {*plan_.mpi_ranks,    stream,
           std::move(pipe),     [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); },
-          options_.timestamps, TagReader(is_of_open_mpi_5(plan_.program))};
+          options_.timestamps, TagReader(plan_.tags_have_space)};
 }
 
 void OutputForwarder::read(RankStream& stream) {

@@ -35,14 +35,14 @@ class TrainingFaultsOnGpus : public ::testing::TestWithParam<Cards> {
   }
 };
 
-TEST_P(TrainingFaultsOnGpus, F1AKilledRankIsNamedWithinASecondAndEveryOtherRankGetsAnError) {
+TEST_P(TrainingFaultsOnGpus, F1AKilledRankIsNamedAndEveryOtherRankGetsAnError) {
   LaunchedJob job(training("kill-in-all-reduce"));
   ASSERT_TRUE(job.shows("dies in 0.1 s", 60s));
   auto const alive = std::chrono::steady_clock::now();
   ASSERT_TRUE(job.shows("rank 1 (pid"));
   auto const named = std::chrono::steady_clock::now();
-  EXPECT_LT(named - alive,
-            5s);  // the driver takes down a killed process's context before the launcher sees its end
+  // The driver takes down a killed process's context before the launcher sees its end.
+  EXPECT_LT(named - alive, 5s);
   EXPECT_EQ(job.exit_code(), 137);
   EXPECT_LT(std::chrono::steady_clock::now() - named, 15s) << "survivors waited for the grace to pass";
   EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1 (pid "));

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <thread>
+#include <utility>
 
 #include "support/launcher/shell.hpp"
 #include "support/launcher/two_hosts.hpp"
@@ -55,6 +58,21 @@ TEST(LauncherMpi, L4EachRankHasItsVariables) {
                   two_hosts());
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.sorted_lines(), ElementsAre("[0] 0/2 0/1 0 node-a 0 none", "[1] 1/2 0/1 1 node-a 0 none"));
+}
+
+// Open MPI 5 puts a space behind its tags. The stand-in's rank writes one of its own.
+TEST(LauncherMpi, L6ARanksLinesBeginAsItWroteThem) {
+  for (auto const& [version, tag] : {std::pair{"4.1.4", "<stdout>:"}, {"5.0.11", "<stdout>: "}}) {
+    TemporaryFolder const folder;
+    auto const mpirun = folder.path() / "mpirun";
+    std::ofstream(mpirun) << "#!/bin/sh\n[ \"$1\" = --version ] && exec echo 'mpirun (Open MPI) " << version
+                          << "'\necho '[1,0]" << tag << " hello'\n";
+    std::filesystem::permissions(mpirun, std::filesystem::perms::owner_all);
+    LaunchedJob job({"--engine", "mpi", "--cpus", "1", "--no-log-files", "--", "/bin/true"},
+                    {.environment = {"PATH=" + folder.path().string() + ":/usr/bin:/bin"}});
+    EXPECT_EQ(job.exit_code(), 70) << "no rank was started";
+    EXPECT_EQ(job.out(), "[0]  hello\n") << version;
+  }
 }
 
 TEST(LauncherMpi, L14ArgumentsArriveAsTheyAre) {

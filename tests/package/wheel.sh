@@ -7,7 +7,7 @@ source=$1 build=$2 work=$3/wheel${TORCH:+-libtorch} version=$4
 kinds=("${@:5}")
 names=(ddp ${TORCH:+ddp-libtorch})
 python=${DDP_TEST_PYTHON:-python3}
-if [[ -x ${TORCH-}/../../../bin/python ]]; then python=$TORCH/../../../bin/python; fi
+if [[ -n ${TORCH-} && -x $TORCH/../../../bin/python ]]; then python=$TORCH/../../../bin/python; fi
 "$python" -c 'import ensurepip, pip, scikit_build_core' 2>/dev/null ||
   { echo "SKIPPED: $python lacks python/requirements.txt or venv; DDP_TEST_PYTHON may name another"; exit 77; }
 rm -rf "$work"
