@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import statistics
+import sys
 import time
 
 import torch
@@ -390,6 +391,9 @@ def main():
             del case, net
     dist.barrier()
     dist.destroy_process_group()
+    # All is written. A thread of PyTorch's that lives while Python ends was seen to end the process by std::terminate().
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
