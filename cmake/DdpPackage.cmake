@@ -19,7 +19,7 @@ buckets while the backward pass is still running.")
 
 if(BUILD_SHARED_LIBS)
   list(PREPEND CPACK_COMPONENTS_ALL runtime)
-  set(so_version ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  get_target_property(so_version ddp_shared SOVERSION)
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libddp${so_version})
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)  # what it loads, as dpkg-shlibdeps finds it

@@ -32,7 +32,8 @@ function(ddp_gpus_test_entry name n timeout)
   endif()
 endfunction()
 
-# ddp_alone(entries…): they measure a GPU, fill it, or look at who uses it, so nothing else runs beside them.
+# ddp_alone(entries…): they measure a GPU or how soon something happens on it, fill it, or look at who uses it, so nothing else runs
+# beside them.
 function(ddp_alone)
   set_tests_properties(${ARGN} PROPERTIES RUN_SERIAL TRUE)
 endfunction()

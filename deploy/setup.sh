@@ -1,4 +1,4 @@
-# What quickstart.sh and test.sh share: packages, configuring, GPUs. Sourced, not run.
+# What quickstart.sh, test.sh, .ci/run and tests/versions.sh share: packages, configuring, GPUs, counts of tests. Sourced, not run.
 # shellcheck shell=bash
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -31,6 +31,14 @@ missing() {
       *) installed "$package" || echo "$package" ;;
     esac
   done
+}
+
+# junit_counts FILE: of ctest's JUnit file, how many tests there are, how many failed, and how many did not run.
+junit_counts() {
+  local counts
+  counts=$(grep -m 1 -A 8 '<testsuite ' "$1" | tr '\n' ' ')
+  number() { grep -oE "[[:space:]]$1=\"[0-9]+\"" <<<"$counts" | grep -oE '[0-9]+' || echo 0; }
+  echo "$(number tests) $(number failures) $(($(number skipped) + $(number disabled)))"
 }
 
 as_root() {

@@ -54,10 +54,8 @@ run() {
   ctest --test-dir "$build_folder" "$@" -j "$jobs" --output-on-failure --output-junit "$junit" </dev/null || status=$?
   ran=0
   [[ -e $junit ]] || return 0
-  local counts all failures not_run
-  counts=$(grep -m 1 -A 8 '<testsuite ' "$junit" | tr '\n' ' ')
-  number() { grep -oE "[[:space:]]$1=\"[0-9]+\"" <<<"$counts" | grep -oE '[0-9]+' || echo 0; }
-  all=$(number tests) failures=$(number failures) not_run=$(($(number skipped) + $(number disabled)))
+  local all failures not_run
+  read -r all failures not_run <<<"$(junit_counts "$junit")"
   ran=$((all - not_run))
   mapfile -t -O "${#problems[@]}" problems \
     < <(grep -oE '<testcase name="[^"]*".* status="fail"' "$junit" | sed -E 's/^<testcase name="([^"]*)".*/failed: \1/')

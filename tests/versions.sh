@@ -6,11 +6,13 @@
 # With empty CTEST-OPTIONS it builds only. The exit code is 0 if all was built and no test failed.
 set -uo pipefail
 (($# >= 3)) || { sed -n '2,/^set/s/^# \?//p' "$0" >&2; exit 2; }
-cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
-folder=$1 targets=$2 options=$3
+# shellcheck source=deploy/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../deploy/setup.sh"
+cd "$repository" || exit 2
+folder=$1 targets=$2 tests=$3
 shift 3
 mkdir -p "$folder"
-log=$folder/versions.log
+log=$folder/versions.log junit=$PWD/$folder/versions.xml
 
 # version WHAT: what configure said that it builds with.
 version() { sed -nE "s/^-- +$1: +built \(([^,)]*).*/\1/p" "$folder/configure.log" | sed -E 's/^(toolkit|Open MPI|PyTorch) //'; }
@@ -27,12 +29,11 @@ cmake --preset default -B "$folder" "$@" >"$folder/configure.log" 2>&1 || { tail
 # shellcheck disable=SC2086  # words are wanted
 cmake --build "$folder" -j "$(nproc)" --target $targets >"$log" 2>&1 ||
   { grep -m 5 -E "error|FAILED" "$log"; row "**does not build**"; exit 1; }
-[[ -n $options ]] || { row "built: $targets"; exit 0; }
+[[ -n $tests ]] || { row "built: $targets"; exit 0; }
 # shellcheck disable=SC2086
-ctest --test-dir "$folder" -j "$(nproc)" $options --no-tests=error >"$log" 2>&1
-failed=$?
+ctest --test-dir "$folder" -j "$(nproc)" $tests --no-tests=error --output-junit "$junit" >"$log" 2>&1
+status=$?
 sed -n '/The following tests FAILED/,$p' "$log"
-passed=$(grep -cE '^ *[0-9]+/[0-9]+ Test .* Passed ' "$log") skipped=$(grep -cE '^ *[0-9]+/[0-9]+ Test .*\*\*\*Skipped' "$log")
-all=$(grep -cE '^ *[0-9]+/[0-9]+ Test ' "$log")
-row "$options: $passed passed, $((all - passed - skipped)) failed, $skipped skipped"
-exit $failed
+read -r all failures skipped <<<"$(junit_counts "$junit")"
+row "$tests: $((all - failures - skipped)) passed, $failures failed, $skipped skipped"
+exit $status

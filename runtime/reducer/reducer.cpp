@@ -361,21 +361,6 @@ std::uint64_t Reducer::steps() const {
   return state_.step.number;
 }
 
-// A step whose end threw on the host has no update behind it, though the GPU may have committed it.
-std::uint64_t Reducer::committed_steps() const {
-  std::uint64_t const done = steps();
-  return parts_.commit ? std::min(parts_.commit->committed(), done) : done;
-}
-
-bool Reducer::awaits_update() const {
-  Turn const turn(mutex_);
-  return state_.step.awaits_update;
-}
-
-void Reducer::await_commits() const {
-  if (parts_.commit) parts_.commit->wait();
-}
-
 std::size_t Reducer::messages() const {
   Turn const turn(mutex_);
   std::size_t messages = 0;

@@ -246,6 +246,21 @@ void Reducer::abandon_step(std::string_view reason, bool others_began) noexcept 
   });
 }
 
+// A step whose end threw on the host has no update behind it, though the GPU may have committed it.
+std::uint64_t Reducer::committed_steps() const {
+  std::uint64_t const done = steps();
+  return parts_.commit ? std::min(parts_.commit->committed(), done) : done;
+}
+
+bool Reducer::awaits_update() const {
+  Turn const turn(mutex_);
+  return state_.step.awaits_update;
+}
+
+void Reducer::await_commits() const {
+  if (parts_.commit) parts_.commit->wait();
+}
+
 // Work on the streams uses this object and its memory, so the streams are drained. In the middle of a step
 // that work may wait for other ranks, so it is aborted first. It is also aborted if an exception ends this
 // rank, so that the others need not wait until its process has ended.
