@@ -276,7 +276,8 @@ def find_problems(runs, cases):
                     norm = math.hypot(*(row["first_gradient_norm"] for row in rows))
                 else:
                     norm = statistics.fmean(row["first_gradient_norm"] for row in rows)
-                kind = "ddp" if mode == "ddp" else "local"
+                # By themselves optimizers that keep f32 values train otherwise than those that do not.
+                kind = "ddp" if mode == "ddp" else f"local{' --masters' * (run['side'] in WITH_MASTERS.values())}"
                 side, expected, expected_norm = reference.setdefault(kind, (run["side"], losses, norm))
                 sent_as_bf16 = kind == "ddp" and SENT_AS_BF16 & {run["side"], side}
                 tolerance = max(TOLERANCE[case], BF16_TOLERANCE if sent_as_bf16 else 0)

@@ -125,6 +125,7 @@ void CommunicatorBackend::submit(Operation operation, Stream& stream) {
 void CommunicatorBackend::record_as(std::string_view name) {
   recorded_as_ = flight_recorder().name(name);
   name_ = name;
+  collectives_ = 0;
 }
 
 std::unique_ptr<Communicator> Communicator::split(std::span<Rank const> ranks, std::string_view name) {

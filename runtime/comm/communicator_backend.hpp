@@ -60,7 +60,8 @@ class CommunicatorBackend : public Communicator {
   void replay(RecordedGraph& graph, Stream& stream);
 
   /// From now on this process's flight recorder records the operations of this communicator, and of those
-  /// split from it, under `name`, which is equal on every rank. Called once, before the first operation.
+  /// split from it, under `name`, which is equal on every rank, and counts them from 1. Called between
+  /// operations.
   void record_as(std::string_view name);
 
   /// Enqueues on `stream` one operation, or all operations of a group.

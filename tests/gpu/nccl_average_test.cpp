@@ -22,7 +22,10 @@ class Connected {
       : connection_(connect_nccl(
             {{world().shared_control(), "test/average", world().control().everyone(), world().rank(), {60s}},
              world().device()},
-            Deadline::after(60s))) {}
+            Deadline::after(60s))) {
+    DeviceGuard const guard(world().device());
+    open_nccl(connection_.group, *connection_.handles, [] { return true; });
+  }
   ~Connected() { connection_.handles->close(); }
   Connected(Connected const&) = delete;
   Connected& operator=(Connected const&) = delete;

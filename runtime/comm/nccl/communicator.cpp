@@ -56,14 +56,7 @@ struct NcclCommunicator::Recording {
 NcclCommunicator::NcclCommunicator(NcclConnection connection)
     : CommunicatorBackend(connection.group.rank, connection.group.size(), connection.group.device),
       watchdog_(std::make_shared<NcclWatchdog>(std::move(connection))) {
-  try {
-    DeviceGuard const guard(device());
-    operations_ = std::make_unique<Operations>(device(), rank(), size(), watchdog_->communicator());
-    watchdog_->start();
-  } catch (Error const& error) {
-    watchdog_->fail(failure_of(error));
-    throw;
-  }
+  watchdog_->start();
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -71,9 +64,14 @@ NcclCommunicator::~NcclCommunicator() {
   watchdog_->close();
 }
 
-void NcclCommunicator::combine_in_rank_order() {
-  DeviceGuard const guard(device());
-  operations_->combine_in_rank_order();
+void NcclCommunicator::combine_in_rank_order() { in_rank_order_ = true; }
+
+NcclCommunicator::Operations& NcclCommunicator::operations() {
+  if (!operations_) {
+    operations_ = std::make_unique<Operations>(device(), rank(), size(), watchdog_->communicator());
+    if (in_rank_order_) operations_->combine_in_rank_order();
+  }
+  return *operations_;
 }
 
 void NcclCommunicator::check_health() const { watchdog_->tell(); }
@@ -102,6 +100,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
     record(operations, cuda);
     return;
   }
+  require_no_first_capture(cuda);
   ncclResult_t result = ncclSuccess;
   {
     NcclWatchdog::Call call(*watchdog_, cuda);
@@ -109,7 +108,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
     try {
       call.begin();
       if (operations[0].kind == OperationKind::replay) watchdog_->settle_step();
-      result = operations_->launch(operations, cuda);
+      result = this->operations().launch(operations, cuda);
     } catch (Error const& error) {
       watchdog_->fail(failure_of(error));
       watchdog_->tell();
@@ -121,11 +120,21 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
   }
 }
 
+// CUDA allocates no memory while a stream is captured.
+void NcclCommunicator::require_no_first_capture(CudaStream const& stream) const {
+  if (watchdog_->is_open() || !stream.is_capturing()) return;
+  throw Error(
+      ErrorCode::invalid_state,
+      "the first operation of a communicator connects the ranks, and cannot be captured into a CUDA graph: "
+      "call one before the capture, such as barrier()");
+}
+
 void NcclCommunicator::begin_recording(Stream& stream) {
   CommunicatorBackend::begin_recording(stream);
   auto recording = std::make_unique<Recording>(*watchdog_, cuda_stream(stream));
   recording->call.publish({.kind = OperationKind::replay});
   recording->call.begin();
+  static_cast<void>(operations());
   recording_ = std::move(recording);
 }
 

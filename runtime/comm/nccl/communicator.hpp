@@ -23,9 +23,10 @@ struct NcclConnection;
 
 /// Each operation is a call of NCCL in the caller's stream; kernels of this library do before or after it
 /// what NCCL does not. The host waits only in the first operations of a kind: they connect ranks, so all must
-/// come. Operations of a group may run at the same time. Operations can be captured into a CUDA graph of the
-/// program's own, which must be destroyed before the communicator. The watchdog does not see replays of such
-/// a graph: they have no deadline, and a missing rank is not noticed. Replays by replay() are watched.
+/// come. Until the first one it takes no memory of the GPU. Operations of a group may run at the same time.
+/// Operations can be captured into a CUDA graph of the program's own, which must be destroyed before the
+/// communicator. The watchdog does not see replays of such a graph: they have no deadline, and a missing rank
+/// is not noticed. Replays by replay() are watched.
 class NcclCommunicator final : public CommunicatorBackend {
  public:
   explicit NcclCommunicator(NcclConnection connection);
@@ -48,6 +49,9 @@ class NcclCommunicator final : public CommunicatorBackend {
   struct Recording;
   void begin_recording(Stream& stream) override;
   void record(std::span<Operation const> operations, CudaStream& stream);
+  /// Made in the first operation. Within a Call that has begun.
+  [[nodiscard]] Operations& operations();
+  void require_no_first_capture(CudaStream const& stream) const;
   void end_recording(std::shared_ptr<RecordedGraph> const& graph) override;
   void enqueue(std::span<Operation const> operations, Stream& stream) override;
   /// Every rank's `mine`, in rank order: the same number of elements each.
@@ -55,6 +59,7 @@ class NcclCommunicator final : public CommunicatorBackend {
   [[nodiscard]] std::vector<T> exchange(std::string_view what, std::vector<T> const& mine, Deadline deadline);
 
   std::shared_ptr<NcclWatchdog> watchdog_;
+  bool in_rank_order_ = false;
   std::unique_ptr<Operations> operations_;
   std::unique_ptr<Recording> recording_;
   int splits_ = 0;

@@ -11,7 +11,6 @@
 #include "bootstrap/wire.hpp"
 #include "comm/nccl/check.hpp"
 #include "comm/nccl/network_interfaces.hpp"
-#include "comm/nccl/teardown.hpp"
 #include "core/hash.hpp"
 #include "core/pausing_deadline.hpp"
 #include "core/record.hpp"
@@ -221,22 +220,6 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Rendezvous rendezvous, Deadline
   return id;
 }
 
-// Throws if the construction must be abandoned.
-void check_construction(NcclGroup const& group, PublishedCalls const& calls, Deadline::Duration allowed,
-                        PausingDeadline& timeout) {
-  calls.failure().throw_if_set(group.me());
-  if (auto lost = find_lost(group, [](std::size_t) { return true; })) {
-    throw CommError(loss_of(std::move(*lost), group.me(), "the construction of an NCCL communicator"));
-  }
-  if (timeout.ended()) {
-    throw CommError(ErrorCode::timeout,
-                    text("rank ", group.me(), " waited ", seconds(allowed), " s for NCCL to connect ranks ",
-                         join(group.world_ranks, ", "),
-                         ", which are all there; with NCCL_DEBUG=INFO in the environment it says what it "
-                         "does; if it is only slow here, raise init_timeout (DDP_INIT_TIMEOUT)"));
-  }
-}
-
 }  // namespace
 
 NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
@@ -247,32 +230,33 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   ncclUniqueId const id = agree_on_id(group, rendezvous, deadline);
   rendezvous.memory->close_handle();
   group.host_names = rendezvous.host_names;
+  group.is_on_one_host = stay.has_value();
   group.name = text("ddp/nccl/", std::hex,
                     StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
+  auto handles = std::make_shared<NcclHandles>(id, group.rank, group.size(), group.most_ctas);
   auto remote = std::make_shared<RemoteCalls>(group, rendezvous.calls);
   if (!remote->listen([] {})) {
     log(LogLevel::info,
         "GPU ranks of several hosts, and a control plane that passes on no notices: what hosts call "
         "differently is not named");
   }
-  auto handles = std::make_shared<NcclHandles>();
-  GroupFailure& failure = rendezvous.calls->failure();
-  try {
-    auto const allowed = std::max(deadline.remaining(), Deadline::Duration(group.waiting.init_timeout));
-    PausingDeadline timeout(allowed);
-    handles->open(id, group.rank, group.size(), group.most_ctas, [&] {
-      static_cast<void>(remote->serve(0));
-      check_construction(group, *rendezvous.calls, allowed, timeout);
-    });
-  } catch (Error const& error) {
-    Failure mine = failure_of(error);
-    mine.ended_by = group.me();
-    if (failure.set(mine)) remote->tell_failure(mine);
-    abort_within_bound(group, [&] { handles->abort([] {}); });
-    failure.throw_if_set(group.me());
-    throw;
-  }
   return {std::move(group), std::move(handles), rendezvous.calls, std::move(remote)};
+}
+
+void open_nccl(NcclGroup const& group, NcclHandles& handles, std::function<bool()> const& all_came) {
+  std::optional<StayOnThisHost> stay;
+  if (group.is_on_one_host) stay.emplace();
+  auto const allowed = std::max<Deadline::Duration>(group.waiting.timeout, group.waiting.init_timeout);
+  PausingDeadline timeout(allowed);
+  handles.open([&] {
+    if (!all_came()) timeout = PausingDeadline(allowed);
+    if (!timeout.ended()) return;
+    throw CommError(ErrorCode::timeout,
+                    text("rank ", group.me(), " waited ", seconds(allowed), " s for NCCL to connect ranks ",
+                         join(group.world_ranks, ", "),
+                         ", which are all there; with NCCL_DEBUG=INFO in the environment it says what it "
+                         "does; if it is only slow here, raise init_timeout (DDP_INIT_TIMEOUT)"));
+  });
 }
 
 }  // namespace ddp

@@ -1,6 +1,7 @@
-// How ranks become an NCCL communicator.
+// How ranks become an NCCL communicator: they agree on one, and its first operation opens it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ struct NcclGroup : MemberGroup {
   int most_ctas = 0;                       ///< of an operation; 0: NCCL chooses
   std::shared_ptr<StepCommits> commits{};  ///< told before operations are ended early; may be null
   std::string host = host_identity();      ///< within which ranks share memory
-  std::vector<std::string> host_names{};   ///< of all ranks, once they are connected
+  std::vector<std::string> host_names{};   ///< of all ranks, once they have met
+  bool is_on_one_host = false;             ///< the same
 };
 
 struct NcclConnection {
@@ -32,9 +34,14 @@ struct NcclConnection {
   std::shared_ptr<RemoteCalls> remote;
 };
 
-/// Collective. Throws CommError(timeout) naming the ranks that never came, CommError(peer_lost),
-/// CommError(mismatch) naming a rank with another version of NCCL, and what NCCL says; the same failure comes
-/// on every rank that can be told.
+/// Collective: all is agreed on, and the handles can be opened. Throws CommError(timeout) naming the ranks
+/// that never came, CommError(peer_lost), CommError(mismatch) naming a rank with another version of NCCL, and
+/// what NCCL says; the same failure comes on every rank that can be told.
 [[nodiscard]] NcclConnection connect_nccl(NcclGroup group, Deadline deadline);
+
+/// Has NCCL connect the ranks, all of which call this. `all_came`: whether no rank is known to be missing;
+/// called again and again, and throws to give up. Throws CommError(timeout) if NCCL takes longer than the
+/// group's init_timeout then, and what NCCL says. After a failure the caller aborts the handles.
+void open_nccl(NcclGroup const& group, NcclHandles& handles, std::function<bool()> const& all_came);
 
 }  // namespace ddp

@@ -37,27 +37,28 @@ NcclHandles::~NcclHandles() {
   }
 }
 
-void NcclHandles::open(ncclUniqueId const& id, Rank rank, int size, int most_ctas,
-                       std::function<void()> const& check) {
+void NcclHandles::open(std::function<void()> const& check) {
   constexpr std::string_view kConnecting = "connecting ranks";
   constexpr std::string_view kSplitting = "making the communicator for operations";
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 1;  // for communicators split from it
-  if (most_ctas > 0) config.maxCTAs = most_ctas;
-  nccl::check(ncclCommInitRankConfig(&first_, size, id, rank.value(), &config), kConnecting);
+  if (most_ctas_ > 0) config.maxCTAs = most_ctas_;
+  nccl::check(ncclCommInitRankConfig(&first_, size_, id_, rank_.value(), &config), kConnecting);
   wait_for(first_, kConnecting, check);
 
   ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
   blocking.blocking = 1;
-  if (most_ctas > 0) blocking.maxCTAs = most_ctas;
+  if (most_ctas_ > 0) blocking.maxCTAs = most_ctas_;
   // Sets work_ when it is done; the state of the first communicator tells when.
-  nccl::check(ncclCommSplit(first_, 0, rank.value(), &work_, &blocking), kSplitting);
+  nccl::check(ncclCommSplit(first_, 0, rank_.value(), &work_, &blocking), kSplitting);
   wait_for(first_, kSplitting, check);
   if (work_ == nullptr) throw CommError(ErrorCode::io, "NCCL split a communicator and gave none");
+  is_open_ = true;
 }
 
 ncclResult_t NcclHandles::asynchronous_error() const {
+  if (!is_open_) return ncclSuccess;
   for (auto* const communicator : {work_, first_}) {
     ncclResult_t state = ncclSuccess;
     ncclResult_t const asked = ncclCommGetAsyncError(communicator, &state);
@@ -85,6 +86,7 @@ void NcclHandles::abort(std::function<void()> const& leave) noexcept {
     if (result == ncclSuccess || result == ncclInProgress) return;
     log(LogLevel::debug, nccl::describe(result, "aborting a communicator"));
   };
+  if (!is_open_) leave();  // a thread that is in open() sees the failure and gives up
   if (first_ != nullptr) end(first_);
   leave();
   destroy_graphs();
@@ -93,6 +95,7 @@ void NcclHandles::abort(std::function<void()> const& leave) noexcept {
 
 void NcclHandles::close() {
   constexpr std::string_view kClosing = "closing a communicator";
+  if (!is_open_) return;
   destroy_graphs();
   nccl::check(ncclCommFinalize(work_), kClosing);
   nccl::check(ncclCommDestroy(std::exchange(work_, nullptr)), kClosing);

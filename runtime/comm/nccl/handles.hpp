@@ -3,6 +3,7 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -13,7 +14,8 @@ namespace ddp {
 
 class RecordedGraph;
 
-/// The two communicators that make one; the only owner of both. One thread at a time.
+/// The two communicators that make one; the only owner of both. One thread at a time. Until they are opened,
+/// by the first operation, they take neither time nor memory of the GPU.
 ///
 /// The first is made without blocking, so that its construction can be watched and given up. But NCCL starts
 /// a thread for each operation of such a communicator and returns before the operation is in the stream: an
@@ -23,7 +25,9 @@ class RecordedGraph;
 /// left.
 class NcclHandles {
  public:
-  NcclHandles() = default;
+  /// Of ranks that have agreed on `id`. `most_ctas`: of an operation; 0: NCCL chooses.
+  NcclHandles(ncclUniqueId const& id, Rank rank, int size, int most_ctas) noexcept
+      : id_(id), rank_(rank), size_(size), most_ctas_(most_ctas) {}
   NcclHandles(NcclHandles const&) = delete;
   NcclHandles& operator=(NcclHandles const&) = delete;
   /// Logs if they are still open: nothing that may hang is done here.
@@ -31,10 +35,12 @@ class NcclHandles {
 
   [[nodiscard]] ncclComm_t work() const noexcept { return work_; }
 
-  /// Makes both. All ranks call it at about the same time. `most_ctas`: of an operation; 0: NCCL chooses.
-  /// `check` is called again and again, and throws to abandon the construction; the caller then aborts.
-  void open(ncclUniqueId const& id, Rank rank, int size, int most_ctas, std::function<void()> const& check);
-  /// The error that NCCL has found by itself, if any.
+  /// Whether both are made. Any thread.
+  [[nodiscard]] bool is_open() const noexcept { return is_open_; }
+  /// Makes both. All ranks call it at about the same time. `check` is called again and again, and throws to
+  /// abandon the construction; the caller then aborts.
+  void open(std::function<void()> const& check);
+  /// The error that NCCL has found by itself, if any. Any thread.
   [[nodiscard]] ncclResult_t asynchronous_error() const;
   /// Ends operations that run. First it tells calls in other threads to end, which needs no call of CUDA.
   /// Then it calls `leave`, which returns when no other thread is in a call of NCCL. May hang.
@@ -48,6 +54,11 @@ class NcclHandles {
  private:
   void destroy_graphs() noexcept;
 
+  ncclUniqueId id_;
+  Rank rank_;
+  int size_;
+  int most_ctas_;
+  std::atomic<bool> is_open_{false};
   std::vector<std::weak_ptr<RecordedGraph>> graphs_;
   ncclComm_t first_ = nullptr;
   ncclComm_t work_ = nullptr;

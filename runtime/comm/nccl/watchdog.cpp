@@ -72,7 +72,26 @@ void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
   if (gate_.is_shut()) [[unlikely]] {
     tell();
   }
+  if (!handles_->is_open()) [[unlikely]] {
+    open(first);
+  }
   progress_.before(first, stream);
+}
+
+// Lost ranks, operations that differ, and ranks that do not come are seen as in every operation.
+void NcclWatchdog::open(std::uint64_t first) {
+  opening_ = true;
+  try {
+    open_nccl(group_, *handles_, [&] {
+      check();
+      auto const said = calls_->record(first);
+      return !said || wait_in(*said).missing.empty();
+    });
+  } catch (Error const& error) {
+    fail(failure_of(error));
+    tell();
+  }
+  opening_ = false;
 }
 
 void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const {
@@ -346,6 +365,10 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
   auto missing = wait_in(wait.operation).missing;
   for (std::size_t r = 0; r < calls_->hosts().size(); ++r) {
     if (!calls_->knows(r)) missing.push_back(r);
+  }
+  if (missing.empty() && opening_) {  // for which there is another deadline
+    timeout_.emplace(group_.waiting.timeout);
+    return;
   }
   std::ranges::sort(missing);
   Failure failure{.code = ErrorCode::timeout,

@@ -65,7 +65,9 @@ class NcclWatchdog final : public StreamWatch,
     std::uint64_t first_;
   };
 
-  /// Valid within a Call.
+  /// Whether NCCL has connected the ranks, which the first Call does. For the thread that calls operations.
+  [[nodiscard]] bool is_open() const noexcept { return handles_->is_open(); }
+  /// Valid within a Call that has begun.
   [[nodiscard]] ncclComm_t communicator() const noexcept { return handles_->work(); }
   [[nodiscard]] NcclGroup const& group() const noexcept { return group_; }
   /// Whether all ranks see at once what the others call.
@@ -113,6 +115,8 @@ class NcclWatchdog final : public StreamWatch,
   friend class Call;
 
   void begin(CudaStream& stream, std::uint64_t first);
+  /// Has NCCL connect the ranks, in the first operation, the `first` that is published. Throws the failure.
+  void open(std::uint64_t first);
 
   /// Whether a stream has operations that the GPU has not done.
   [[nodiscard]] bool is_busy() const;
@@ -159,6 +163,7 @@ class NcclWatchdog final : public StreamWatch,
   NcclCallGate gate_;
   NcclTeardown teardown_;
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> opening_{false};  // while NCCL connects the ranks
 
   // Used by the watchdog's thread, and after it by close().
   std::optional<PausingDeadline> timeout_;  ///< since the operation that is waited for could begin

@@ -5,13 +5,13 @@
 #include <chrono>
 
 #include "comm/communicator_backend.hpp"
-#include "comm/tracing_communicator.hpp"
 #include "core/system/own_process.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/autograd_support.hpp"
 #include "device/cuda/backend.hpp"
 #include "observe/flight_recorder.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
+#include "parallel/ddp/device_lane.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 #include "parallel/ddp/statistics_report.hpp"
 #include "parallel/world/world_state.hpp"
@@ -26,38 +26,6 @@ namespace {
 
 // The pause between reports of steps to ddp-launch. The first is sent at once: it says that training runs.
 constexpr std::chrono::seconds kBetweenReports{1};
-
-// The communicator and streams of one device. Without `compute`, a compute stream of its own.
-class Lane {
- public:
-  Lane(World const& world, std::string const& name, Device device, Stream* compute, bool deterministic) {
-    std::string const recorded = text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda");
-    if (device == world.device()) {
-      communicator_ = world.communicator().split(all_ranks(world.size()), recorded);
-    } else {
-      communicator_ =
-          TracingCommunicator::wrap(make_communicator(world.shared_control(), name, world.members(), device,
-                                                      world.communicator_options()),
-                                    world.trace());
-      backend_of(*communicator_).record_as(recorded);
-    }
-    if (deterministic) backend_of(*communicator_).combine_in_rank_order();
-    if (compute == nullptr) {
-      compute_stream_ = make_compute_stream(device);
-      compute = compute_stream_.get();
-    }
-    comm_stream_ = world.make_comm_stream(device);
-    lane_ = {device, &backend_of(*communicator_), compute, comm_stream_.get()};
-    if (device.kind == DeviceKind::cuda) lane_.commits = world.communicator_options().commits;
-  }
-  [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
-
- private:
-  std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Stream> compute_stream_;
-  std::unique_ptr<Stream> comm_stream_;
-  ReducerLane lane_;
-};
 
 // How much memory, beside the model, the values of small tensors may take while they are sent.
 constexpr Bytes kMostPacked = 25_MiB;
@@ -112,7 +80,7 @@ void broadcast_values(ReducerLane const& lane, std::span<Parameter const> parame
 
 // What one membership of the World has. Members are destroyed last to first: the reducer before its lanes.
 struct DistributedDataParallel::Parts {
-  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<std::unique_ptr<DeviceLane>> lanes;
   std::unique_ptr<MarkedBuffers> buffers;
   std::unique_ptr<StatisticsReport> statistics;  // with Options::statistics
   std::unique_ptr<Reducer> reducer;
@@ -226,7 +194,7 @@ void DistributedDataParallel::build(Parts& parts, std::string const& name, std::
     skip = step_words(Shape{1}, DType::f32, engine_->devices.front());
   }
   for (Device const device : engine_->devices) {
-    parts.lanes.push_back(std::make_unique<Lane>(
+    parts.lanes.push_back(std::make_unique<DeviceLane>(
         here, name, device, device == compute->device() ? compute : nullptr, options.deterministic));
     lanes.push_back(parts.lanes.back()->lane());
     lanes.back().skip = skip;

@@ -1,5 +1,6 @@
 #include "ddp/parallel/world.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -177,7 +178,12 @@ WorldState::~WorldState() {
   bool const failed = std::uncaught_exceptions() > exceptions_at_start;
   bool const is_last_word = failed || !parent;  // a program may go on without a sub-group that failed
   if (is_last_word && control && communicator) report_failure(*control, *communicator, failed);
-  if (failed && communicator) communicator->abort("an exception ended this rank");  // nobody is waited for
+  if (failed && communicator) {  // nobody is waited for
+    communicator->abort("an exception ended this rank");
+    abort_spares("an exception ended this rank");
+  }
+  std::ranges::sort(spares, {}, &SpareLane::maker);  // ranks end them together
+  spares.clear();
   communicator.reset();
   // A sub-group's parent leaves later, and a failed rank's exit must count as a failure.
   if (!parent && !failed && control) control->leave();

@@ -173,9 +173,12 @@ void give(std::span<TensorView const> values, bool may_be_behind, Rank source, C
 // All at once: work of one may wait for another's, and what is freed of one for both.
 void abort_all(WorldState& state, std::string_view reason) noexcept {
   state.communicator->abort(reason);
+  state.abort_spares(reason);
   for (WorldFollower* const follower : state.followers) follower->abort(reason);
   for (WorldFollower* const follower : state.followers) follower->drain(reason);
   settle(*state.stream);
+  state.spares.clear();
+  state.had_lanes = false;
   if (std::ranges::any_of(state.followers, &WorldFollower::is_ahead_of_gpu)) {
     state.each_host_values(&HostValues::take_back);
   }

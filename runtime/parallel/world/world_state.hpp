@@ -22,6 +22,14 @@ struct WorldPlace {
   int size = 1;
 };
 
+/// What a DistributedDataParallel sends through. One that has ended leaves it to the next.
+struct SpareLane {
+  std::string maker;  ///< name of the object for which it was made; equal on every rank
+  bool in_rank_order = false;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Stream> comm_stream;
+};
+
 struct WorldState {
   WorldState() = default;
   WorldState(WorldState const&) = delete;
@@ -47,12 +55,17 @@ struct WorldState {
   std::shared_ptr<SmPartition const> partition;                    ///< null: WorldOptions::comm_sms is 0
   std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
   std::unique_ptr<Communicator> communicator;
+  std::vector<SpareLane> spares;  ///< that nobody uses now
+  bool had_lanes = false;         ///< of this membership
   std::vector<WorldFollower*> followers;
   std::vector<std::weak_ptr<HostValues>> host_values;  ///< of every Replicated
   int next_object = 0;
   std::optional<CommError> rebuilt_for;  ///< the error for which rebuild() made this membership
   int exceptions_at_start = std::uncaught_exceptions();
 
+  void abort_spares(std::string_view reason) noexcept {
+    for (SpareLane const& each : spares) each.communicator->abort(reason);
+  }
   [[nodiscard]] SmPartition const* partition_of(Device asked) const noexcept {
     return partition && partition->device() == asked ? partition.get() : nullptr;
   }

@@ -30,15 +30,21 @@ class FakeNcclRanks : public ::testing::Test {
     run_ranks(size, [&](int r) {
       auto const control = std::make_shared<CountedControl>(job_, Rank{r}, notices_);
       NcclGroup group{
-          {control, "test", control->everyone(), control->rank(), {timeout}}, Device{}, 0, commits_};
+          {control, "test", control->everyone(), control->rank(), {timeout, "", false, init_timeout_}},
+          Device{},
+          0,
+          commits_};
       if (host_of_) group.host = host_of_(r);
       NcclConnection connection = connect_nccl(std::move(group), Deadline::after(std::chrono::seconds(60)));
+      if (opens_) open_nccl(connection.group, *connection.handles, [] { return true; });
       control->barrier("connected", Deadline::after(std::chrono::seconds(60)));
       body(std::move(connection), r);
     });
     EXPECT_EQ(fake_nccl::open_communicators(), 0) << "something was neither closed nor aborted";
   }
   std::shared_ptr<StepCommits> const commits_ = std::make_shared<StepCommits>();  // of all ranks
+  std::chrono::milliseconds init_timeout_{};
+  bool opens_ = true;                             // before `body`; otherwise the first operation does
   std::function<std::string(int rank)> host_of_;  // unset: all ranks are on this host
   /// How many notices ranks have sent.
   [[nodiscard]] int notices() const { return notices_; }

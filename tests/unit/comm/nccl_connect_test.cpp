@@ -121,7 +121,14 @@ TEST_F(NcclInit, ConnectingMayTakeLongerThanAnOperation) {
       NcclGroup group{
           {control, "test", control->everyone(), control->rank(), {400ms, "", false, init_timeout}},
           Device{}};
-      connect_nccl(std::move(group), Deadline::after(400ms)).handles->close();
+      auto const connection = connect_nccl(std::move(group), Deadline::after(400ms));
+      try {
+        open_nccl(connection.group, *connection.handles, [] { return true; });
+      } catch (CommError const&) {
+        connection.handles->abort([] {});
+        throw;
+      }
+      connection.handles->close();
     });
   };
   fake_nccl::connect_in(1500ms);
@@ -140,6 +147,7 @@ TEST_F(NcclInit, ABoundOnCtasIsTheCommunicatorsOwn) {
       auto const& control = controls[static_cast<std::size_t>(r)];
       NcclGroup group{{control, "test", control->everyone(), control->rank(), {1min}}, Device{}, most_ctas};
       auto const connection = connect_nccl(std::move(group), Deadline::after(1min));
+      open_nccl(connection.group, *connection.handles, [] { return true; });
       int const expected = most_ctas == 0 ? NCCL_CONFIG_UNDEF_INT : most_ctas;
       EXPECT_EQ(fake_nccl::most_ctas(connection.handles->work()), expected);
       connection.handles->close();

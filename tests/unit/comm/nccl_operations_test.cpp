@@ -12,6 +12,8 @@
 #include "comm/nccl/communicator.hpp"
 #include "ddp/core/half.hpp"
 #include "ddp/core/text.hpp"
+#include "support/errors.hpp"
+#include "support/fakes/fake_cuda_events.hpp"
 #include "support/fakes/fake_nccl_ranks.hpp"
 
 namespace {
@@ -98,7 +100,9 @@ void load_multiply_elements(DType /*dtype*/) {}
 namespace ddp::testing {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr std::size_t kCount = 12;
 constexpr Rank kRoot{1};
@@ -112,6 +116,7 @@ class NcclOperations : public FakeNcclRanks {
       std::vector<bfloat16> memory(kCount);
       CudaStream stream(Device{}, nullptr);
       NcclCommunicator comm(std::move(connection));
+      comm.barrier(stream);  // after which it has all that it makes of NCCL
       calls().made.clear();
       body(comm, stream, view_of(std::span(memory)));
     });
@@ -164,6 +169,81 @@ TEST_F(NcclOperations, AnAverageOfTwoOrFourRanksIsLeftToNccl) {
                                         text("reduce_scatter of ", part, ": avg")));
     });
   }
+}
+
+// A World whose program never uses its communicator takes none of the GPU's memory for it.
+TEST_F(NcclOperations, TheFirstOneConnectsTheRanks) {
+  opens_ = false;
+  on_ranks(3, 1min, [](NcclConnection connection, int) {
+    auto const control = connection.group.control;
+    auto const meet = [&](char const* when) { control->barrier(when, Deadline::after(1min)); };
+    CudaStream stream(Device{}, nullptr);
+    {
+      NcclCommunicator comm(std::move(connection));
+      meet("made");
+      EXPECT_EQ(fake_nccl::open_communicators(), 0);
+      meet("looked");
+      comm.barrier(stream);
+      meet("called");
+      EXPECT_EQ(fake_nccl::open_communicators(), 6);
+      meet("looked again");
+    }
+  });
+}
+
+TEST_F(NcclOperations, F9ARankThatDoesNotCallTheFirstOneIsNamed) {
+  opens_ = false;
+  on_ranks(3, 300ms, [](NcclConnection connection, int rank) {
+    auto const control = connection.group.control;
+    CudaStream stream(Device{}, nullptr);
+    NcclCommunicator comm(std::move(connection));
+    if (rank != 1) {
+      auto const error = error_of<CommError>([&] { comm.barrier(stream); });
+      EXPECT_EQ(error.failure().manner, Failure::Manner::silent) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("0.3 s in operation 1, barrier for rank 1"));
+    }
+    control->barrier("over", Deadline::after(1min));
+    EXPECT_THROW(comm.barrier(stream), CommError);
+  });
+}
+
+TEST_F(NcclOperations, F8RanksThatCallDifferentFirstOnesAreNamed) {
+  opens_ = false;
+  on_ranks(2, 1min, [](NcclConnection connection, int rank) {
+    std::vector<float> memory(kCount);
+    CudaStream stream(Device{}, nullptr);
+    NcclCommunicator comm(std::move(connection));
+    auto const error = error_of<CommError>([&] {
+      if (rank == 0) return comm.barrier(stream);
+      comm.all_reduce(view_of(std::span(memory)), ReduceOp::sum(), stream);
+      stream.synchronize();
+    });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+  });
+}
+
+// NCCL may take longer to connect ranks than an operation may.
+TEST_F(NcclOperations, TheFirstOneMayTakeLongerThanItsDeadline) {
+  opens_ = false;
+  init_timeout_ = 1min;
+  fake_nccl::connect_in(1200ms);
+  on_ranks(2, 300ms, [](NcclConnection connection, int) {
+    CudaStream stream(Device{}, nullptr);
+    NcclCommunicator comm(std::move(connection));
+    EXPECT_NO_THROW(comm.barrier(stream));
+  });
+}
+
+TEST_F(NcclOperations, TheFirstOneCannotBeCaptured) {
+  opens_ = false;
+  fake_cuda::set_capturing(true);
+  on_ranks(2, 1min, [](NcclConnection connection, int) {
+    CudaStream stream(Device{}, nullptr);
+    NcclCommunicator comm(std::move(connection));
+    EXPECT_THAT(error_of([&] { comm.barrier(stream); }).what(), HasSubstr("call one before the capture"));
+    EXPECT_NO_THROW(comm.check_health());
+  });
+  fake_cuda::set_capturing(false);
 }
 
 }  // namespace

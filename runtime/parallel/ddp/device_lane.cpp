@@ -1,0 +1,81 @@
+#include "parallel/ddp/device_lane.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "comm/tracing_communicator.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+bool is_healthy(SpareLane const& spare) noexcept {
+  try {
+    spare.communicator->check_health();
+    return true;
+  } catch (std::exception const&) {
+    return false;
+  }
+}
+
+// One that all ranks have kept, after the same operations. Collective; ranks that offer different ones make a
+// new one.
+std::optional<SpareLane> take_spare(World const& world, std::string const& name, Device device,
+                                    bool in_rank_order) {
+  WorldState& state = WorldAccess::state(world);
+  if (!std::exchange(state.had_lanes, true)) return std::nullopt;  // no rank has one
+  std::erase_if(state.spares, [](SpareLane const& each) { return !is_healthy(each); });
+  auto const mine = std::ranges::find_if(state.spares, [&](SpareLane const& each) {
+    return each.communicator->device() == device && each.in_rank_order == in_rank_order;
+  });
+  bool const has_one = mine != state.spares.end();
+  std::string const offer =
+      has_one ? text(mine->maker, ' ', backend_of(*mine->communicator).called()) : std::string();
+  auto const offers = world.control().all_gather(text(name, "/spare ", to_string(device.kind)), offer,
+                                                 world.members(), Deadline::after(world.options().timeout));
+  if (!has_one || std::ranges::any_of(offers, [&](std::string const& each) { return each != offer; })) {
+    return std::nullopt;
+  }
+  SpareLane taken = std::move(*mine);
+  state.spares.erase(mine);
+  return taken;
+}
+
+std::unique_ptr<Communicator> connect(World const& world, std::string const& name, Device device,
+                                      std::string const& recorded) {
+  if (device == world.device()) return world.communicator().split(all_ranks(world.size()), recorded);
+  auto made = TracingCommunicator::wrap(
+      make_communicator(world.shared_control(), name, world.members(), device, world.communicator_options()),
+      world.trace());
+  backend_of(*made).record_as(recorded);
+  return made;
+}
+
+}  // namespace
+
+DeviceLane::DeviceLane(World const& world, std::string const& name, Device device, Stream* compute,
+                       bool in_rank_order)
+    : world_(world) {
+  std::string const recorded = text(name, " on ", to_string(device.kind));
+  if (auto spare = take_spare(world, name, device, in_rank_order)) {
+    kept_ = *std::move(spare);
+    backend_of(*kept_.communicator).record_as(recorded);
+  } else {
+    kept_ = {name, in_rank_order, connect(world, name, device, recorded), world.make_comm_stream(device)};
+    if (in_rank_order) backend_of(*kept_.communicator).combine_in_rank_order();
+  }
+  if (compute == nullptr) {
+    compute_stream_ = make_compute_stream(device);
+    compute = compute_stream_.get();
+  }
+  lane_ = {device, &backend_of(*kept_.communicator), compute, kept_.comm_stream.get()};
+  if (device.kind == DeviceKind::cuda) lane_.commits = world.communicator_options().commits;
+}
+
+DeviceLane::~DeviceLane() {
+  if (kept_.communicator && is_healthy(kept_)) WorldAccess::state(world_).spares.push_back(std::move(kept_));
+}
+
+}  // namespace ddp
