@@ -125,7 +125,7 @@ class C10d : public Side {
     static_cast<void>(word_.item<float>());
   }
   [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) override {
-    options.require_plain();
+    options.require_plain();  // and a static graph: not of gpt2-dropping
     return std::make_unique<C10dModule>(group_, net, options.broadcast_buffers);
   }
 

@@ -67,6 +67,22 @@ Case make_gpt2(std::string const& dtype, bool medium, bool tiny, int rank, torch
           3e-4, std::to_string(choice)};
 }
 
+// GPT-2 in which each rank leaves the last block out in every other step, as a model that drops layers.
+Case make_dropping_gpt2(bool tiny, int rank, torch::Device device) {
+  Case made = make_gpt2("amp", false, tiny, rank, device);
+  auto const net = std::dynamic_pointer_cast<models::Gpt2Impl>(made.net);
+  made.loss = [net, whole = made.loss, rank, calls = 0]() mutable {
+    auto const blocks = net->h;
+    if ((calls++ + rank) % 2 == 0) return whole();
+    net->h = torch::nn::ModuleList();
+    for (std::size_t b = 0; b + 1 < blocks->size(); ++b) net->h->push_back(blocks->ptr(b));
+    torch::Tensor loss = whole();
+    net->h = blocks;
+    return loss;
+  };
+  return made;
+}
+
 Case make_resnet50(bool channels_last, bool tiny, int rank, torch::Device device) {
   std::int64_t const images = tiny ? 4 : 64;
   std::int64_t const side = tiny ? 32 : 224;
@@ -154,8 +170,15 @@ Case make_chain(bool tiny, int rank, torch::Device device) {
 }  // namespace
 
 std::vector<std::string> case_names() {
-  return {"gpt2-amp",  "gpt2-bf16", "gpt2-fp32", "gpt2-medium-amp", "resnet50", "resnet50-channels-last",
-          "layers512", "chain"};
+  return {"gpt2-amp",
+          "gpt2-bf16",
+          "gpt2-fp32",
+          "gpt2-medium-amp",
+          "gpt2-dropping",
+          "resnet50",
+          "resnet50-channels-last",
+          "layers512",
+          "chain"};
 }
 
 Case make_case(std::string const& name, bool tiny, int rank, torch::Device device) {
@@ -163,6 +186,7 @@ Case make_case(std::string const& name, bool tiny, int rank, torch::Device devic
     return make_gpt2(name.substr(5), false, tiny, rank, device);
   }
   if (name == "gpt2-medium-amp") return make_gpt2("amp", true, tiny, rank, device);
+  if (name == "gpt2-dropping") return make_dropping_gpt2(tiny, rank, device);
   if (name == "resnet50" || name == "resnet50-channels-last") {
     return make_resnet50(name != "resnet50", tiny, rank, device);
   }

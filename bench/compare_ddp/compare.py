@@ -18,6 +18,8 @@
   ours-sharded-in-backward-graph  the second
   python-zero      python with ZeroRedundancyOptimizer
 
+gpt2-dropping is GPT-2 in which each rank leaves a block out in every other step: for sides ours and python.
+
 Each with gradients as views of buckets, a static graph, fused AdamW, and buffers broadcast in every step. In each round every
 side is one job of ddp-launch that times all cases; the order of the sides turns around from round to round. A step is timed as
 it stands ("local"), followed by an all-reduce of 4 bytes ("meet": what waiting for the slowest rank costs), and through DDP. The
@@ -61,7 +63,7 @@ WITH_MASTERS = {"ours": "ours-masters"}  # with it in its place, where sharded o
 SENT_AS_BF16 = {"python-bf16", "ours-bf16"}
 STEPS_COMPARED = 10
 # How far losses and norms may be apart: kernels add in different orders, and training amplifies that.
-TOLERANCE = {"gpt2-amp": 5e-3, "gpt2-bf16": 2e-2, "gpt2-fp32": 2e-3, "gpt2-medium-amp": 5e-3, "resnet50": 2e-2, "resnet50-channels-last": 2e-2,
+TOLERANCE = {"gpt2-amp": 5e-3, "gpt2-bf16": 2e-2, "gpt2-fp32": 2e-3, "gpt2-medium-amp": 5e-3, "gpt2-dropping": 5e-3, "resnet50": 2e-2, "resnet50-channels-last": 2e-2,
              "layers512": 2e-3, "chain": 2e-2}
 BF16_TOLERANCE = 2e-2  # of gradients that travelled as bf16
 HERE = pathlib.Path(__file__).resolve().parent

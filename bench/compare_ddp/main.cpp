@@ -141,6 +141,7 @@ class InitialState {
 double norm_of(std::vector<torch::Tensor> const& gradients) {
   double squares = 0;
   for (auto const& gradient : gradients) {
+    if (!gradient.defined()) continue;  // a layer that was left out
     squares += std::pow(gradient.to(torch::kFloat32).norm().item<double>(), 2);
   }
   return std::sqrt(squares);

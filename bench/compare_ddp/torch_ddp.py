@@ -48,12 +48,25 @@ class Gpt2(nn.Module):
         self.h = nn.ModuleList(Gpt2Block(width, heads) for _ in range(layers))
         self.ln_f = nn.LayerNorm(width)
 
+    def used_blocks(self):
+        return self.h
+
     def forward(self, tokens, targets):
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.h:
+        for block in self.used_blocks():
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
         return F.cross_entropy(logits.view(-1, logits.shape[2]), targets.reshape(-1))
+
+
+class DroppingGpt2(Gpt2):
+    """Each rank leaves the last block out in every other step, as a model that drops layers."""
+
+    calls = 0
+
+    def used_blocks(self):
+        self.calls += 1
+        return self.h if (self.calls - 1 + dist.get_rank()) % 2 == 0 else self.h[:-1]
 
 
 def convolution(inputs, outputs, size, stride):
@@ -163,11 +176,11 @@ def initialise(net, deviation):
 def make_case(name, tiny, rank, device):
     """The module, its inputs, whether under autocast, the learning rate, the attention kernel."""
     stream = 100000 + 10 * rank
-    if name in ("gpt2-fp32", "gpt2-amp", "gpt2-bf16", "gpt2-medium-amp"):
+    if name in ("gpt2-fp32", "gpt2-amp", "gpt2-bf16", "gpt2-medium-amp", "gpt2-dropping"):
         sizes = {"layers": 24, "heads": 16, "width": 1024} if name == "gpt2-medium-amp" else {}
         if tiny:
             sizes = {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocabulary": 257}
-        net = Gpt2(**sizes).to(device, torch.bfloat16 if name == "gpt2-bf16" else torch.float32)
+        net = (DroppingGpt2 if name == "gpt2-dropping" else Gpt2)(**sizes).to(device, torch.bfloat16 if name == "gpt2-bf16" else torch.float32)
         initialise(net, 0.02)
         vocabulary, width = net.wte.weight.shape
         context, heads, sequences = net.wpe.weight.shape[0], net.h[0].heads, 2 if tiny else 8
@@ -176,7 +189,7 @@ def make_case(name, tiny, rank, device):
         part = torch.empty(sequences, heads, context, width // heads, device=device, requires_grad=True,
                            dtype=torch.float32 if name == "gpt2-fp32" else torch.bfloat16)
         choice = torch._fused_sdp_choice(part, part, part, None, 0.0, True)  # pylint: disable=protected-access
-        return net, data, name.endswith("-amp"), 3e-4, str(choice)
+        return net, data, name not in ("gpt2-fp32", "gpt2-bf16"), 3e-4, str(choice)
     if name in ("resnet50", "resnet50-channels-last"):
         images, side = (4, 32) if tiny else (64, 224)
         layout = torch.contiguous_format if name == "resnet50" else torch.channels_last
@@ -207,7 +220,7 @@ def digest(net):
 
 
 def gradient_norm(net):
-    return math.sqrt(sum(parameter.grad.float().norm().item() ** 2 for parameter in net.parameters()))
+    return math.sqrt(sum(parameter.grad.float().norm().item() ** 2 for parameter in net.parameters() if parameter.grad is not None))
 
 
 def loaded_libraries():
@@ -283,7 +296,8 @@ def measure_here(options, device, name, case, mode):
     if mode == "ddp" and not options.without_exchange:
         model = nn.parallel.DistributedDataParallel(
             net, device_ids=None if device.type == "cpu" else [device.index], gradient_as_bucket_view=True,
-            static_graph=True, broadcast_buffers=not options.keep_buffers)
+            static_graph=not isinstance(net, DroppingGpt2), find_unused_parameters=isinstance(net, DroppingGpt2),
+            broadcast_buffers=not options.keep_buffers)
         if options.bf16_hook:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
             model.register_comm_hook(None, bf16_compress_hook)

@@ -125,7 +125,7 @@ class Reducer {
   void send_tail();
   void send_all();
   void finish_step();
-  void prepare_further_steps(std::span<std::size_t const> arrival);
+  void prepare_further_steps(std::span<std::size_t const> arrival, std::span<std::size_t const> left_out);
   [[nodiscard]] bool begin_step_of_others();
 
   void require_updates_can_be_early(std::string_view what) const;

@@ -135,20 +135,28 @@ void Reducer::finish_step() {
   }
   parts_.each(&StepPart::verdict);
   state_.step.state = StepState::idle;
-  parts_.weights.forget();
   bool const first = state_.step.number == 0;
   std::vector<std::size_t> arrival;
-  if (first) arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
+  std::vector<std::size_t> left_out;
+  if (first) {
+    arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
+    bool const has_data = state_.step.kind != StepKind::joined && parts_.weights.given() != 0.0;
+    for (std::size_t p = 0; has_data && p < state_.parameters.size(); ++p) {
+      if (state_.marks.used()[p] == 0) left_out.push_back(p);
+    }
+  }
+  parts_.weights.forget();
   state_.marks.end_step(state_.buckets.plan());
-  if (first) prepare_further_steps(arrival);
+  if (first) prepare_further_steps(arrival, left_out);
   ++state_.step.number;  // at last: a step whose end throws is none, and the program does not update
   state_.step.awaits_update = true;
 }
 
-void Reducer::prepare_further_steps(std::span<std::size_t const> arrival) {
+void Reducer::prepare_further_steps(std::span<std::size_t const> arrival,
+                                    std::span<std::size_t const> left_out) {
   if (state_.buckets.may_rebuild()) {
     meet();
-    auto plan = state_.buckets.plan_for(state_.buckets.order_of_first_rank(arrival, state_.ranks));
+    auto plan = state_.buckets.plan_for(state_.buckets.order_of_first_rank(arrival, left_out, state_.ranks));
     if (*plan != state_.buckets.plan()) use_plan(std::move(plan));
   }
   choose_queues();

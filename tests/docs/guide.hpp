@@ -22,6 +22,7 @@ struct Net {
   void backward(std::function<void(std::size_t parameter)> const& ready);
   std::vector<ddp::Parameter> parameters();
   std::vector<ddp::NamedTensor> buffers();
+  void add_and_remove_parameters();
 };
 struct Optimizer {
   void step();

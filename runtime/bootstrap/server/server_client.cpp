@@ -66,7 +66,12 @@ Failure ServerClient::is_gone() const {
         .detail = text(server_.name, " is gone: its control socket closed. This rank cannot go on alone")};
   }
   std::lock_guard const lock(mutex_);
-  return process_has_ended(*server_.rank, server_process_, server_host_);
+  Failure gone = process_has_ended(*server_.rank, server_process_, server_host_);
+  gone.detail += ", and the control plane of the job with it: no rank can go on";
+  auto const before = std::ranges::find_if(
+      lost_, [&](Failure const& lost) { return lost.ranks.front() != *server_.rank; });
+  if (before != lost_.end()) gone.detail += "; before that, " + to_string(*before);
+  return gone;
 }
 
 Failure ServerClient::silence() const {
@@ -134,9 +139,7 @@ void ServerClient::read_until_closed() noexcept {
     Failure gone = is_gone();
     if (server_.rank) {
       std::lock_guard const lock(mutex_);
-      std::string const before = lost_.empty() ? "" : "; before that, " + to_string(lost_.front());
-      if (!has_left_) add_lost(gone);
-      gone.detail += ", and the control plane of the job with it: no rank can go on" + before;
+      if (!has_left_) add_lost(process_has_ended(*server_.rank, server_process_, server_host_));
     }
     close_with(std::move(gone));
   } catch (std::exception const& error) {

@@ -2,12 +2,33 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
+#include <string_view>
 #include <utility>
 
+#include "core/record.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
+namespace {
+
+// Different numbers below `end`, as join() writes them; none if `words` is something else.
+std::optional<std::vector<std::size_t>> numbers_of(std::string_view words, std::size_t end) {
+  std::vector<std::size_t> numbers;
+  std::vector<bool> seen(end);
+  while (!words.empty()) {
+    std::size_t number = 0;
+    auto const [next, error] = std::from_chars(words.data(), words.data() + words.size(), number);
+    if (error != std::errc{} || number >= end || seen[number]) return std::nullopt;
+    seen[number] = true;
+    numbers.push_back(number);
+    words.remove_prefix(std::min(words.size(), static_cast<std::size_t>(next - words.data()) + 1));
+  }
+  return numbers;
+}
+
+}  // namespace
 
 Buckets::Buckets(std::span<Parameter const> parameters, std::span<ReducerLane const> lanes,
                  BucketLimits limits, bool rebuild, Sharding sharding)
@@ -69,27 +90,32 @@ std::vector<BucketSlice> Buckets::cut_own(std::size_t bucket) const {
 }
 
 std::vector<std::size_t> Buckets::order_of_first_rank(std::span<std::size_t const> arrival,
+                                                      std::span<std::size_t const> left_out,
                                                       ReducerRanks const& ranks) const {
   bool const is_first = ranks[0] == ranks.self();
-  std::string const said = ranks.exchange("arrival", is_first ? join(arrival, " ") : std::string()).front();
-  std::vector<std::size_t> order;
-  std::vector<bool> seen(specs_.size());
-  char const* at = said.data();
-  char const* const end = at + said.size();
-  while (at != end) {
-    std::size_t parameter = 0;
-    auto const [next, error] = std::from_chars(at, end, parameter);
-    if (error != std::errc{} || parameter >= seen.size() || seen[parameter]) {
-      throw CommError(ErrorCode::protocol, text("rank ", ranks[0], " sent no order of arrival: ", said));
+  auto const said =
+      ranks.exchange("arrival", record(is_first ? join(arrival, " ") : std::string(), join(left_out, " ")));
+  std::vector<std::size_t> first;
+  std::vector<bool> is_left_out(specs_.size());
+  for (std::size_t r = 0; r < said.size(); ++r) {
+    std::string arrived;
+    std::string without;
+    bool const is_read = bool(RecordReader(said[r]) >> arrived >> without);
+    auto const parameters = is_read ? numbers_of(arrived, specs_.size()) : std::nullopt;
+    auto const others = is_read ? numbers_of(without, specs_.size()) : std::nullopt;
+    if (!parameters || !others) {
+      throw CommError(ErrorCode::protocol, text("rank ", ranks[r], " sent no order of arrival: ", said[r]));
     }
-    seen[parameter] = true;
-    order.push_back(parameter);
-    at = next == end ? end : next + 1;
+    if (r == 0) first = *parameters;
+    for (std::size_t const p : *others) is_left_out[p] = true;
   }
-  for (std::size_t const p : reverse_order(seen.size())) {
-    if (!seen[p]) order.push_back(p);
+  std::vector<bool> has_arrived(specs_.size());
+  for (std::size_t const p : first) has_arrived[p] = true;
+  for (std::size_t const p : reverse_order(specs_.size())) {
+    if (!has_arrived[p]) first.push_back(p);
   }
-  return order;
+  std::ranges::stable_partition(first, [&](std::size_t p) { return !is_left_out[p]; });
+  return first;
 }
 
 }  // namespace ddp

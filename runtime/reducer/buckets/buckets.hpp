@@ -68,8 +68,11 @@ class Buckets {
   [[nodiscard]] std::string describe(BucketPlan const& plan) const;
   /// Uses `plan` from now on.
   void use(std::unique_ptr<BucketPlan const> plan);
-  /// Collective: `arrival` of the first rank, followed by the parameters that are not in it.
+  /// Collective. The parameters that every rank has used, in the order of `arrival` on the first rank; behind
+  /// them those that some rank has `left_out`, which would hold back what comes after them (R27). Both of one
+  /// step.
   [[nodiscard]] std::vector<std::size_t> order_of_first_rank(std::span<std::size_t const> arrival,
+                                                             std::span<std::size_t const> left_out,
                                                              ReducerRanks const& ranks) const;
 
  private:

@@ -81,6 +81,36 @@ TEST_P(Storages, R7AParameterWithoutAGradientCountsAsUnmarkedAndDelaysNoBucket) 
   });
 }
 
+// The last of the model and first of the plan, which a rank leaves out, waits for synchronize() behind all
+// others.
+TEST_P(Storages, R27AParameterThatARankHasLeftOutDelaysNoOther) {
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({4, 5, 4});
+    HostStream comm_stream;
+    DistributedDataParallelOptions options;
+    options.storage = GetParam();
+    options.bucket_bytes = options.first_bucket_bytes = 16_B;
+    ReducerLane const lane{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream};
+    Reducer reducer(
+        ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
+        {lane}, model.parameters(), options);
+    for (int step = 0; step < 4; ++step) {
+      model.clear_gradients();
+      model.fill_gradients(world.rank().value());
+      if ((step + world.rank().value()) % 2 == 0) reducer.gradient_ready(2);
+      reducer.gradient_ready(1);
+      reducer.gradient_ready(0);
+      if (step > 0) {
+        comm_stream.synchronize();
+        EXPECT_EQ(model.gradients[1][4], ToyModel::average_gradient(1, 4, 2)) << "it has not travelled";
+        EXPECT_EQ(model.gradients[0][3], ToyModel::average_gradient(0, 3, 2));
+      }
+      reducer.synchronize();
+      EXPECT_EQ(model.gradients[2][3], ToyModel::gradient(2, 3, step % 2) / 2);
+    }
+  });
+}
+
 TEST_P(Storages, R6R7AParameterWithoutAGradientSendsWhatItsMicroStepsAdded) {
   on_ranks(2, [&](World const& world) {
     ToyModel model({4, 5});
