@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
+#include "libtorch/autograd_nodes.hpp"
 #include "libtorch/batch_norm/statistics_exchange.hpp"
 #include "libtorch/ddp/engine.hpp"
 #include "libtorch/graph/operation_trail.hpp"
@@ -106,7 +107,7 @@ void DistributedDataParallel::Engine::renew_accumulators() {
     auto const node = tensor.is_cuda() ? autograd::try_get_grad_accumulator(tensor) : nullptr;
     if (!node || !node->pre_hooks().empty() || !node->post_hooks().empty()) continue;
     c10::impl::VirtualGuardImpl const guard(tensor.device().type());
-    if (node->stream() != guard.getStream(tensor.device())) autograd::set_grad_accumulator(tensor, {});
+    if (node->stream() != guard.getStream(tensor.device())) drop_accumulator(tensor);
   }
 }
 

@@ -17,6 +17,7 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "libtorch/autograd_nodes.hpp"
 #include "libtorch/tensor_view.hpp"
 
 namespace ddp::libtorch {
@@ -264,8 +265,7 @@ void ReplicaCopies::set_gradient_edges() {
     if (!slot.own.requires_grad()) continue;
     torch::autograd::Edge const own = torch::autograd::impl::gradient_edge(slot.own);
     for (at::Tensor const& other : slot.others) {
-      std::shared_ptr<torch::autograd::CopyBackwards> const copy(new torch::autograd::CopyBackwards,
-                                                                 torch::autograd::deleteNode);
+      auto const copy = make_node<torch::autograd::CopyBackwards>();
       copy->set_next_edges({torch::autograd::Edge(), own});
       copy->src_options = slot.own.options();
       torch::autograd::set_history(other, copy);
