@@ -10,7 +10,7 @@ file(REAL_PATH "${ROOT}" ROOT)
 set(locale "depends on the program's locale")
 # A pattern, one of the files that may use it nevertheless, what is wrong with it, and what to use.
 set(restricted
-    "std::[io]?(string|f)stream[^a-z]" "^$" "${locale}" "Classic<std::…stream> of ddp/core/text.hpp"
+    "std::[io]?(string|f)stream[^a-z]" "^include/ddp/core/text[.]hpp$" "${locale}" "Classic<std::…stream> of ddp/core/text.hpp"
     "std::to_string[(]" "^$" "${locale} for a double" "text() of ddp/core/text.hpp"
     "std::put_(time|money)|std::get_(time|money)|std::regex" "^$" "${locale}" "utc_text() or text()"
     "std::sto(i|l|ll|ul|ull|f|d|ld)[(]" "^$" "${locale}" "parse_number() of core/parse_number.hpp"

@@ -55,6 +55,6 @@ if(LibTorch_FOUND AND NOT TARGET ddp_torch)
   file(STRINGS "${LibTorch_PREFIX}/share/cmake/Torch/TorchConfig.cmake" line REGEX "D_GLIBCXX_USE_CXX11_ABI=[01]" LIMIT_COUNT 1)
   if(line MATCHES "D_GLIBCXX_USE_CXX11_ABI=0")
     message(FATAL_ERROR "${LibTorch_PREFIX} was built with _GLIBCXX_USE_CXX11_ABI=0, ddp with 1: take a PyTorch of the "
-                        "C++11 ABI (every wheel since 2.6), or configure with DDP_WITH_LIBTORCH=OFF")
+                        "C++11 ABI (every wheel since 2.7; of 2.6 not PyPI's), or configure with DDP_WITH_LIBTORCH=OFF")
   endif()
 endif()

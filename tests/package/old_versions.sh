@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A CUDA toolkit, NCCL or PyTorch that is too old is not built with, and configure says so; with DDP_WITH_CUDA=ON it fails.
-# old_versions.sh SOURCE_FOLDER WORK: nothing is compiled.
+# A CUDA toolkit, NCCL or PyTorch that is too old is not built with, and configure says so; with DDP_WITH_CUDA=ON it fails. Of a
+# compiler that is too old the headers say so.
+# old_versions.sh SOURCE_FOLDER WORK: nothing is built.
 set -euo pipefail
 source=$1 work=$2
 rm -rf "$work"
@@ -31,3 +32,17 @@ touch "$work/torch/include/torch/csrc/autograd/engine.h" "$work/torch/lib/lib"{t
 echo 'set(PACKAGE_VERSION "2.5.1")' >"$work/torch/share/cmake/Torch/TorchConfigVersion.cmake"
 configure OFF -DDDP_WITH_LIBTORCH=AUTO -DCMAKE_PREFIX_PATH="$work/torch" || { cat "$work/log"; exit 1; }
 says "libtorch: found 2.5.1, not built: 2.6 or later is needed"
+
+# As PyPI's wheel of 2.6: new enough, but its strings are of the old ABI.
+echo 'set(PACKAGE_VERSION "2.6.0")' >"$work/torch/share/cmake/Torch/TorchConfigVersion.cmake"
+echo 'set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=0")' >"$work/torch/share/cmake/Torch/TorchConfig.cmake"
+if configure OFF -DDDP_WITH_LIBTORCH=AUTO -DCMAKE_PREFIX_PATH="$work/torch"; then echo "expected an error of the old ABI"; exit 1; fi
+says "every wheel since 2.7"
+for compiler in clang++-14 clang++-15; do
+  command -v "$compiler" >/dev/null || continue
+  if echo '#include "ddp/core/export.hpp"' | "$compiler" -std=c++20 -fsyntax-only -I"$source/include" -x c++ - >"$work/log" 2>&1; then
+    echo "expected an error of $compiler"
+    exit 1
+  fi
+  says "take g++ 12, clang 16 or a later one"
+done

@@ -26,7 +26,10 @@ class Classic : public Stream {
 /// locale.
 template <class... Parts>
 [[nodiscard]] std::string text(Parts const&... parts) {
-  Classic<std::ostringstream> out;
+  // Not a Classic: g++ and clang++ name parts of its virtual table differently, and a program that was
+  // compiled with both, such as CUDA's sources with one and the others with the other, would not link.
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
   (out << ... << parts);
   return std::move(out).str();
 }
@@ -34,7 +37,8 @@ template <class... Parts>
 /// Elements with `separator` between: join({0, 2}, ", ") is "0, 2".
 template <class Range>
 [[nodiscard]] std::string join(Range const& range, char const* separator) {
-  Classic<std::ostringstream> out;
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
   char const* between = "";
   for (auto const& element : range) {
     out << between << element;
