@@ -78,7 +78,7 @@ std::vector<ControlServer::Event> ControlServer::process() {
       std::uint64_t ticks = 0;
       [[maybe_unused]] auto const taken = ::read(timer_.get(), &ticks, sizeof ticks);
     } else if (auto const found = connections_.find(id); found != connections_.end()) {
-      serve(id, found->second);
+      serve(found->second);
     }
   }
   // If the array was full, other connections may have bytes that came in time and are not read yet.
@@ -123,7 +123,7 @@ bool ControlServer::accept_one(bool from_network) {
   place->second.watched = EPOLLIN;
   watch(EPOLL_CTL_ADD, place->second.descriptor(), id, EPOLLIN);
   // A rank sends its join right after connecting: it is often there already.
-  serve(id, place->second);
+  serve(place->second);
   return true;
 }
 
@@ -139,11 +139,11 @@ bool ControlServer::drop_oldest_stranger() {
   return true;
 }
 
-void ControlServer::serve(std::uint64_t id, RankConnection& connection) {
+void ControlServer::serve(RankConnection& connection) {
   connection.flush();
   if (connection.paused() || connection.broken()) return;
   if (!connection.read(buffer_)) return;
-  while (auto frame = connection.next_frame()) handle(id, connection, std::move(*frame));
+  while (auto frame = connection.next_frame()) handle(connection, std::move(*frame));
   connection.expect_rest_by(awake() + options_.frame_deadline);
 }
 

@@ -93,12 +93,12 @@ class ControlServer {
   void tell_of_newcomer();
   /// Drops the oldest connection that has not joined; false if all have joined.
   bool drop_oldest_stranger();
-  void serve(std::uint64_t id, RankConnection& connection);
-  void handle(std::uint64_t id, RankConnection& connection, wire::Frame frame);
-  void join(std::uint64_t id, RankConnection& connection, wire::Frame const& frame);
+  void serve(RankConnection& connection);
+  void handle(RankConnection& connection, wire::Frame frame);
+  void join(RankConnection& connection, wire::Frame const& frame);
   [[nodiscard]] std::string why_of_another_job(wire::Join const& join) const;
   [[nodiscard]] std::string why_not(wire::Join const& join, pid_t pid) const;
-  void hear_end(std::uint64_t id, RankConnection& connection, wire::Frame const& frame);
+  void hear_end(RankConnection& connection, wire::Frame const& frame);
   void deliver(ControlStore::Answers const& answers);
   void lose_awaited_by(ControlStore::Ticket ticket);
   void break_overdue();
@@ -116,13 +116,12 @@ class ControlServer {
   std::string buffer_;
   ControlTraffic traffic_;
   std::map<std::uint64_t, RankConnection> connections_;  ///< by id, so in the order of their arrival
-  std::map<Rank, std::uint64_t> of_rank_;                ///< connection of each rank that has joined
+  std::map<Rank, RankConnection*> of_rank_;              ///< those that have joined
   std::uint64_t next_id_ = 3;                            ///< behind those of the listeners and the timer
   std::vector<Failure> untold_;                          ///< lost ranks of which nobody has heard
   std::optional<Clock::time_point> tell_at_;             ///< when the others are to hear of them
   Clock::time_point tell_at_latest_;                     ///< tell_at_ moves no further
   std::optional<Clock::time_point> accept_again_;        ///< set while file descriptors are used up
-  std::map<std::uint64_t, Rank> guards_;                 ///< that wait, by connection: whose they are
   int membership_ = 0;                                   ///< the last that the owner was told of
   std::vector<Event> events_;
 };

@@ -10,7 +10,6 @@
 namespace ddp {
 namespace {
 
-constexpr std::uint64_t kGuardsRequest = 1;  ///< the only one that a guard makes
 // Told when none has left for this long, or the first one so long ago.
 constexpr std::chrono::milliseconds kAfterALeaving{20};
 constexpr std::chrono::milliseconds kAfterTheFirstLeaving{500};
@@ -25,11 +24,11 @@ bool is_same_secret(std::string_view given, std::string_view secret) {
 
 }  // namespace
 
-void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::Frame frame) try {
+void ControlServer::handle(RankConnection& connection, wire::Frame frame) try {
   using wire::Type;
   if (!connection.knows_secret()) return greet(connection, frame);
   if (!connection.rank()) {
-    return frame.type == Type::ended ? hear_end(id, connection, frame) : join(id, connection, frame);
+    return frame.type == Type::ended ? hear_end(connection, frame) : join(connection, frame);
   }
   Rank const rank = *connection.rank();
   if (frame.type == Type::withdraw) lose_awaited_by({rank, frame.request});
@@ -82,12 +81,11 @@ void ControlServer::pass_on(Rank from, wire::Frame const& frame) {
   std::string const bytes = wire::encode_rank(from).append(reader.rest());
   for (Rank const rank : to) {
     auto const found = of_rank_.find(rank);
-    if (found == of_rank_.end()) continue;
-    connections_.at(found->second).send({wire::Type::notice, 0, frame.key, bytes});
+    if (found != of_rank_.end()) found->second->send({wire::Type::notice, 0, frame.key, bytes});
   }
 }
 
-void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Frame const& frame) {
+void ControlServer::join(RankConnection& connection, wire::Frame const& frame) {
   if (frame.type != wire::Type::join) {
     connection.break_off(
         text("its first frame is of type ", static_cast<int>(frame.type), ", expected join"));
@@ -104,7 +102,7 @@ void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Fra
   }
   if (tell_at_) tell_of_lost();  // so that this rank hears once of each
   connection.joined_as(wanted);
-  of_rank_[wanted.rank] = id;
+  of_rank_[wanted.rank] = &connection;
   happened(Event::Kind::joined, connection);
   connection.send(frame.request, {here_});
   for (Failure const& lost : store_.lost()) {
@@ -140,10 +138,9 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
                          : "; a rank cannot come back into the same job");
   }
   if (auto const other = of_rank_.find(join.rank); other != of_rank_.end()) {
-    RankConnection const& joined_before = connections_.at(other->second);
-    pid_t const joined = joined_before.pid();
+    pid_t const joined = other->second->pid();
     if (joined == 0 || pid == 0) {
-      return text("a process on ", joined_before.who()->host, " has joined as rank ", join.rank,
+      return text("a process on ", other->second->who()->host, " has joined as rank ", join.rank,
                   " already: is another job using this address?");
     }
     return joined == pid ? text("this process has joined as rank ", join.rank,
@@ -154,7 +151,7 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
   return {};
 }
 
-void ControlServer::hear_end(std::uint64_t id, RankConnection& connection, wire::Frame const& frame) {
+void ControlServer::hear_end(RankConnection& connection, wire::Frame const& frame) {
   wire::Join const who = wire::decode_join(frame.value);
   if (std::string why = why_of_another_job(who); !why.empty()) return connection.break_off(std::move(why));
   events_.push_back(Event{.kind = Event::Kind::ended,
@@ -162,13 +159,12 @@ void ControlServer::hear_end(std::uint64_t id, RankConnection& connection, wire:
                           .process = who.process,
                           .host = who.host,
                           .words = frame.key});
-  connection.need_not_join();
-  guards_[id] = who.rank;
+  connection.is_guard_of(who.rank, frame.request);
 }
 
 void ControlServer::let_come_back(Rank rank) {
   if (auto const before = of_rank_.find(rank); before != of_rank_.end()) {
-    connections_.at(before->second).break_off("its process has ended");
+    before->second->break_off("its process has ended");
     sweep();
   }
   store_.come_back(rank);
@@ -176,11 +172,7 @@ void ControlServer::let_come_back(Rank rank) {
 }
 
 void ControlServer::let_guards_go(std::optional<Rank> rank) {
-  for (auto const& [id, of] : guards_) {
-    auto const found = connections_.find(id);
-    if (found != connections_.end() && of == rank.value_or(of)) found->second.send(kGuardsRequest, {});
-  }
-  std::erase_if(guards_, [&](auto const& guard) { return guard.second == rank.value_or(guard.second); });
+  for (auto& [id, connection] : connections_) connection.let_guard_go(rank);
   set_timer();
 }
 
@@ -188,7 +180,7 @@ void ControlServer::lose_awaited_by(ControlStore::Ticket ticket) {
   for (Rank const late : store_.awaited_by(ticket)) {
     auto const joined = of_rank_.find(late);
     if (joined != of_rank_.end()) {
-      happened(Event::Kind::late, connections_.at(joined->second));
+      happened(Event::Kind::late, *joined->second);
     } else {
       events_.push_back(Event{.kind = Event::Kind::late, .rank = late});
     }
@@ -207,11 +199,11 @@ void ControlServer::deliver(ControlStore::Answers const& answers) {
   for (ControlStore::Answer const& answer : answers) {
     auto const of_rank = of_rank_.find(answer.to.rank);
     if (of_rank == of_rank_.end()) continue;
-    RankConnection& connection = connections_.at(of_rank->second);
+    RankConnection& connection = *of_rank->second;
     if (answer.failure) {
       Failure failure = *answer.failure;
       if (failure.code == ErrorCode::timeout) {
-        for (auto const& [rank, id] : of_rank_) note_stopped(failure, rank, connections_.at(id).pid());
+        for (auto const& [rank, joined] : of_rank_) note_stopped(failure, rank, joined->pid());
       }
       connection.send({wire::Type::failed, answer.to.number, {}, wire::encode_failure(failure)});
     } else {
@@ -238,20 +230,18 @@ void ControlServer::declare_lost(Failure const& lost) {
 }
 
 void ControlServer::tell_of_newcomer() {
-  for (auto const& [rank, id] : of_rank_) {
+  for (auto const& [rank, joined] : of_rank_) {
     auto const why = store_.interruption(rank);
-    if (why) connections_.at(id).send({wire::Type::interrupted, 0, {}, wire::encode_failure(*why)});
+    if (why) joined->send({wire::Type::interrupted, 0, {}, wire::encode_failure(*why)});
   }
 }
 
 // Those that have left need not know.
 void ControlServer::tell_of_lost() {
-  for (auto const& [rank, id] : of_rank_) {
+  for (auto const& [rank, joined] : of_rank_) {
     Failure const* own = store_.find_lost(rank);
     if (own != nullptr && own->manner == Failure::Manner::left) continue;
-    for (Failure const& lost : untold_) {
-      connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
-    }
+    for (Failure const& lost : untold_) joined->send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
   }
   untold_.clear();
   tell_at_.reset();

@@ -17,6 +17,10 @@ void RankConnection::joined_as(wire::Join const& join) {
   decoder_.set_limits(wire::from_rank(join.size));
 }
 
+void RankConnection::let_guard_go(std::optional<Rank> rank) {
+  if (guard_ && guard_->rank == rank.value_or(guard_->rank)) send(std::exchange(guard_, {})->number, {});
+}
+
 void RankConnection::break_off(std::string reason) {
   if (!broken_) broken_ = std::move(reason);
 }

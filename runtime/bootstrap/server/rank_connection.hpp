@@ -59,8 +59,13 @@ class RankConnection {
   }
   [[nodiscard]] bool knows_secret() const noexcept { return knows_secret_; }
   void has_said_secret() noexcept { knows_secret_ = true; }
-  /// It is no rank's, and has said what it had to say.
-  void need_not_join() noexcept { overdue_.reset(); }
+  /// It is no rank's, but that of a guard, which waits for the answer to `request`.
+  void is_guard_of(Rank rank, std::uint64_t request) noexcept {
+    guard_ = {rank, request};
+    overdue_.reset();
+  }
+  /// Answers a guard, or only that of `rank`.
+  void let_guard_go(std::optional<Rank> rank);
   [[nodiscard]] std::optional<std::string> const& broken() const noexcept { return broken_; }
 
   /// It is `rank`'s from now on: larger frames are accepted.
@@ -100,6 +105,7 @@ class RankConnection {
   pid_t pid_;
   std::optional<wire::Join> who_;
   bool knows_secret_;
+  std::optional<ControlStore::Ticket> guard_;  ///< of a guard that waits: its rank, and its request
   ControlTraffic& traffic_;
   std::optional<std::string> broken_;
 
