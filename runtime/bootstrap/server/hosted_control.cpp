@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "bootstrap/describe_hosts.hpp"
@@ -50,28 +50,22 @@ void HostedControl::meet_others(Deadline deadline) {
   auto const here =
       alike("ddp/identity", ddp::text(StableHash().add(identity).value()), of_that_name, others);
   auto const processes = all_gather("ddp/process", ddp::text(::getpid()), here, deadline);
-  for (std::size_t i = 0; i < here.size(); ++i) {
-    pid_t const process = parse_number<pid_t>(processes[i]).value_or(0);
-    if (here[i] == rank()) {
-      local_rank_ = LocalRank{static_cast<int>(i)};
-    } else {
-      neighbours_.push_back({here[i], process});
-    }
-  }
+  for (std::size_t i = 0; i < here.size(); ++i)
+    here_.emplace(here[i], parse_number<pid_t>(processes[i]).value_or(0));
 }
 
 RankInfo HostedControl::completed(RankInfo info) const {
   info.rank = rank();
   info.size = size();
   if (info.local_known) return info;
-  info.local_rank = local_rank_;
-  info.local_size = static_cast<int>(neighbours_.size()) + 1;
+  info.local_rank = LocalRank{static_cast<int>(std::distance(here_.begin(), here_.find(rank())))};
+  info.local_size = static_cast<int>(here_.size());
   return info;
 }
 
-pid_t HostedControl::process_of(Rank rank) const noexcept {
-  auto const neighbour = std::ranges::find(neighbours_, rank, &Neighbour::rank);
-  return neighbour == neighbours_.end() ? 0 : neighbour->pid;
+pid_t HostedControl::process_of(Rank other) const noexcept {
+  auto const found = here_.find(other);
+  return found == here_.end() || other == rank() ? 0 : found->second;
 }
 
 // The server has looked at the processes that are connected by its Unix socket, unless it does not answer.

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,7 +37,7 @@ class HostedControl final : public ServerClient {
   /// The host's name of each rank.
   [[nodiscard]] std::vector<std::string> const& host_names() const noexcept { return host_names_; }
   /// The process of another rank of this host; 0 for all other ranks.
-  [[nodiscard]] pid_t process_of(Rank rank) const noexcept;
+  [[nodiscard]] pid_t process_of(Rank other) const noexcept;
   [[nodiscard]] bool is_mpi() const noexcept { return start_.is_mpi; }
   [[nodiscard]] void const* mpi_comm() const noexcept { return start_.mpi_comm; }
 
@@ -44,16 +45,11 @@ class HostedControl final : public ServerClient {
   [[nodiscard]] Outcome ask(wire::Frame request, Deadline deadline) override;
 
  private:
-  struct Neighbour {
-    Rank rank;
-    pid_t pid = 0;
-  };
   void meet_others(Deadline deadline);
 
   Start start_;
-  std::vector<Neighbour> neighbours_;  // on this host, this rank aside
+  std::map<Rank, pid_t> here_;  // on this host
   std::vector<std::string> host_names_;
-  LocalRank local_rank_;
 };
 
 /// "; rank 1 runs on node7", for a message about ranks; empty where all ranks of the job are on one host.

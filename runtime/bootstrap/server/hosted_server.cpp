@@ -9,6 +9,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
+#include <vector>
 
 #include "core/system/own_process.hpp"
 #include "core/system/process_stat.hpp"
@@ -82,7 +84,7 @@ HostedServer::HostedServer(ControlServer::Options options, FileDescriptor networ
     : size_(options.size), server_(std::move(options), std::move(network)), wake_(::eventfd(0, EFD_CLOEXEC)) {
   if (!wake_) throw_errno("making the control server's event", errno);
   allow_open_files(size_);
-  for (Rank const rank : all_ranks(size_)) present_.emplace_back(rank, 0);
+  for (Rank const rank : all_ranks(size_)) present_[rank] = 0;
   thread_ = start_thread_without_signals([this] { serve(); });
 }
 
@@ -122,9 +124,7 @@ void HostedServer::take(ControlServer::Event const& event) {
   using Kind = ControlServer::Event::Kind;
   if (event.kind == Kind::joined) {
     std::lock_guard const lock(mutex_);
-    for (auto& [rank, pid] : present_) {
-      if (rank == event.rank) pid = event.pid;
-    }
+    if (present_.contains(event.rank)) present_[event.rank] = event.pid;
   }
   if (event.kind == Kind::disconnected) {
     server_.declare_lost(process_has_ended(event.rank, event.process, event.host));
@@ -138,7 +138,7 @@ void HostedServer::take(ControlServer::Event const& event) {
   }
   if (event.kind == Kind::disconnected || event.kind == Kind::left || event.kind == Kind::late) {
     std::lock_guard const lock(mutex_);
-    std::erase_if(present_, [&](auto const& each) { return each.first == event.rank; });
+    present_.erase(event.rank);
     changed_.notify_all();
   }
 }

@@ -5,12 +5,11 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "bootstrap/server/control_server.hpp"
 
@@ -49,7 +48,7 @@ class HostedServer {
   FileDescriptor wake_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::pair<Rank, pid_t>> present_;  // pid: 0 if not known
+  std::map<Rank, pid_t> present_;  // 0: not known
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
