@@ -19,8 +19,10 @@
 #include <thread>
 
 #include "bootstrap/server/rendezvous.hpp"
+#include "bootstrap/wire.hpp"
 #include "core/parse_number.hpp"
 #include "core/record.hpp"
+#include "core/system/host_identity.hpp"
 #include "core/system/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
@@ -131,15 +133,15 @@ void wait(Daemon const& daemon, int descriptor, milliseconds most) {
   static_cast<void>(ppoll(ends.data(), ends.size(), &time, &none));
 }
 
-[[noreturn]] void become(GuardedRank const& rank, pid_t guard) {
+[[noreturn]] void become(std::string const& program, std::vector<std::string> const& command,
+                         std::vector<int> const& cpus, pid_t guard) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != guard) _exit(exit_code::kSignalBase + SIGKILL);  // it is gone already
-  stay_on(cpu_mask(rank.cpus));
-  auto const arguments = pointers(rank.command);
-  execv(rank.program.c_str(), arguments.data());
+  stay_on(cpu_mask(cpus));
+  auto const arguments = pointers(command);
+  execv(program.c_str(), arguments.data());
   int const problem = errno;
-  std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", rank.program.c_str(),
-               std::strerror(problem));
+  std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", program.c_str(), std::strerror(problem));
   std::fflush(stderr);
   _exit(exec_failure_code(problem));
 }
@@ -221,8 +223,8 @@ bool tell_once(Invitation const& launcher, std::string const& frame, Daemon cons
 }
 
 /// Ends a daemon that the network has cut off. A ddp-launch that is there and does not answer is stopped.
-void tell_launcher(GuardedRank const& rank, std::string const& frame, Daemon const& daemon) try {
-  Invitation const launcher = Invitation::parse(rank.invitation);
+void tell_launcher(std::string const& invitation, std::string const& frame, Daemon const& daemon) try {
+  Invitation const launcher = Invitation::parse(invitation);
   for (Deadline cut_off = Deadline::after(kCutOff);; wait(daemon, daemon.descriptor(), kBetweenAttempts)) {
     try {
       if (tell_once(launcher, frame, daemon)) return;
@@ -267,23 +269,23 @@ RankEnd decode_rank_end(std::string const& words) {
   return end;
 }
 
-int run_guarded(GuardedRank const& rank) {
+int run_guarded(std::string const& program, std::vector<std::string> const& command,
+                PlannedRank const& planned, RankInfo const& place, pid_t parent) {
   if (getpgrp() != getpid()) setpgid(0, 0);
-  Daemon const daemon(rank.daemon);
+  Daemon const daemon(parent);
   std::string const segment = end_of_segment();
   pid_t const guard = getpid();
   pid_t const child = fork_guard();
-  if (child == 0) become(rank, guard);
+  if (child == 0) become(program, command, planned.cpus, guard);
   become_guard(child);
   RankEnd end = await_end(child, daemon);
   end_children();
   remove_segment(segment);
-  end.device = rank.device;
-  end.gpu = rank.gpu;
-  wire::Join who = rank.who;
-  who.process = child;
-  tell_launcher(rank, wire::encode({wire::Type::ended, 1, encode_rank_end(end), wire::encode_join(who)}),
-                daemon);
+  end.device = planned.device;
+  end.gpu = planned.gpu.value;
+  wire::Join const who{place.rank, place.size, place.generation, child, ddp::host_name(host_identity())};
+  tell_launcher(place.control,
+                wire::encode({wire::Type::ended, 1, encode_rank_end(end), wire::encode_join(who)}), daemon);
   daemon.remove_files();
   return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : exit_code::kSignalBase + WTERMSIG(end.status);
 }

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/wire.hpp"
+#include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/device.hpp"
+#include "launcher/plan/plan.hpp"
 #include "launcher/report/oom_kills.hpp"
 
 namespace ddp::launcher {
@@ -26,23 +27,14 @@ struct RankEnd {
 /// Throws Error(protocol).
 [[nodiscard]] RankEnd decode_rank_end(std::string const& words);
 
-/// A rank before it starts.
-struct GuardedRank {
-  std::string program;
-  std::vector<std::string> command;  ///< argv
-  std::vector<int> cpus;             ///< that it is to keep to
-  wire::Join who;                    ///< without its process
-  Device device;
-  std::string gpu;
-  std::string invitation;  ///< DDP_INVITATION
-  pid_t daemon;            ///< mpirun's on this host, the parent of this process
-};
-
-/// Runs it as a child in this process's group, and returns its exit code (128 and the signal) when ddp-launch
-/// lets this process go: so mpirun does not end other ranks before they know why. When mpirun's daemon, this
-/// process's parent, has ended, or has told its ranks to end and would kill all that is left: ends the group,
-/// and removes what a killed daemon leaves. Ends a daemon that the network has cut off from ddp-launch for a
-/// minute, since it would try for a quarter of an hour to report the rank's end.
-[[nodiscard]] int run_guarded(GuardedRank const& rank);
+/// Runs `program` with the arguments `command` as the rank at `place`, on the device and the cores of
+/// `planned`: as a child in this process's group. Returns its exit code (128 and the signal) when ddp-launch
+/// lets this process go: so mpirun does not end other ranks before they know why. When mpirun's daemon on
+/// this host, which was its `parent` at its start, has ended, or has told its ranks to end and would
+/// kill all that is left: ends the group, and removes what a killed daemon leaves. Ends a daemon that the
+/// network has cut off from ddp-launch for a minute, since it would try for a quarter of an hour to report
+/// the rank's end.
+[[nodiscard]] int run_guarded(std::string const& program, std::vector<std::string> const& command,
+                              PlannedRank const& planned, RankInfo const& place, pid_t parent);
 
 }  // namespace ddp::launcher

@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "core/parse_number.hpp"
-#include "core/system/host_identity.hpp"
 #include "core/system/own_file.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
@@ -135,18 +134,7 @@ int run_shim(std::vector<std::string> const& words) {
     std::string const users = users_preload(*preload);
     users.empty() ? unsetenv("LD_PRELOAD") : setenv("LD_PRELOAD", users.c_str(), 1);
   }
-  PlannedRank const& planned = plan.ranks[place.local_rank.index()];
-  return run_guarded({.program = words[3],
-                      .command = options.command,
-                      .cpus = planned.cpus,
-                      .who = {.rank = place.rank,
-                              .size = place.size,
-                              .generation = place.generation,
-                              .host = ddp::host_name(host_identity())},
-                      .device = planned.device,
-                      .gpu = planned.gpu.value,
-                      .invitation = place.control,
-                      .daemon = daemon});
+  return run_guarded(words[3], options.command, plan.ranks[place.local_rank.index()], place, daemon);
 }
 
 }  // namespace ddp::launcher

@@ -19,20 +19,15 @@ std::string quoted(std::string const& word) {
   return result + "'";
 }
 
-void check_survival(Options const& options, std::span<PlannedRank const> ranks) {
-  if (!options.survive) return;
-  if (static_cast<std::size_t>(options.min_ranks) > ranks.size()) {
-    refuse_options(text("--min-ranks ", options.min_ranks, ": the job has ", ranks.size(),
-                        ranks.size() == 1 ? " rank" : " ranks"));
-  }
-}
-
 }  // namespace
 
 Plan make_plan(Options const& options, Machine const& machine, GpuChoice const& choice,
                std::string const& job_id, Lookup const& lookup) {
   auto ranks = lay_out_ranks(options, machine, choice);
-  check_survival(options, ranks);
+  if (options.survive && static_cast<std::size_t>(options.min_ranks) > ranks.size()) {
+    refuse_options(text("--min-ranks ", options.min_ranks, ": the job has ", ranks.size(),
+                        ranks.size() == 1 ? " rank" : " ranks"));
+  }
   auto defaults = rank_defaults(ranks, machine.allowed_cores, lookup);
   Plan plan;
   plan.job_id = job_id;
