@@ -68,8 +68,8 @@ Failure ServerClient::is_gone() const {
   std::lock_guard const lock(mutex_);
   Failure gone = process_has_ended(*server_.rank, server_process_, server_host_);
   gone.detail += ", and the control plane of the job with it: no rank can go on";
-  auto const before = std::ranges::find_if(
-      lost_, [&](Failure const& lost) { return lost.ranks.front() != *server_.rank; });
+  auto const before =
+      std::ranges::find_if(lost_, [&](Failure const& lost) { return lost.ranks.front() != *server_.rank; });
   if (before != lost_.end()) gone.detail += "; before that, " + to_string(*before);
   return gone;
 }
