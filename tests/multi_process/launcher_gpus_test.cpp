@@ -77,6 +77,22 @@ TEST(LauncherGpus, GpuRanksThatCudaGivesNoGpuEndAndDoNotTrainOnTheCpu) {
               ElementsAre("[0] rank 0 of 2 on cpu:0, shm", "[1] rank 1 of 2 on cpu:0, shm"));
 }
 
+// Ctrl-C and a scheduler's SIGTERM are for the ranks, which may have to save.
+TEST(LauncherGpus, ASignalIsPassedOnWhereTheDriverHasAThreadOfItsOwn) {
+  for (Words const& restarts : {Words{}, Words{"--max-restarts", "1"}}) {
+    Words options{"--gpus", "0"};
+    options.insert(options.end(), restarts.begin(), restarts.end());
+    std::string const fails_first = restarts.empty() ? "" : "[ $DDP_GENERATION = 0 ] && exit 3; ";
+    LaunchedJob job(command(options, fails_first + "trap 'echo told; exit 0' TERM; echo up; "
+                                                   "while :; do sleep 0.05; done"),
+                    {.environment = with_gpus("H200", {"FAKE_NVML_THREAD=1"})});
+    ASSERT_TRUE(job.shows("[0] up")) << job.err();
+    job.send(SIGTERM);
+    EXPECT_EQ(job.exit_code(), 0) << job.err();
+    EXPECT_THAT(job.out(), HasSubstr("[0] told"));
+  }
+}
+
 // L1, L2
 TEST(LauncherGpus, AListChoosesGpusAndTheirOrder) {
   EXPECT_THAT(bindings("H200 H200 H200", {"--gpus", "2,0"}, {"CUDA_VISIBLE_DEVICES=0,1,2"}),

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -41,6 +42,9 @@ Library::Library(char const* file) : handle_(dlopen(file, RTLD_NOW | RTLD_LOCAL)
   // The second version looks into libcuda.so.1; the first makes up a number where that is missing.
   find("nvmlSystemGetCudaDriverVersion_v2", functions_.cuda_version);
 
+  // NVML of driver 580 starts a thread, which stays. If that one took signals, a program could not block
+  // them: SIGTERM would kill ddp-launch, which is to pass it on.
+  SignalsBlocked const during;
   Result const result = functions_.init();
   if (result != Result::success) {
     throw Error(ErrorCode::unsupported,

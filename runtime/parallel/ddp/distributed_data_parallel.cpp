@@ -200,6 +200,12 @@ void DistributedDataParallel::build(Parts& parts, std::string const& name, std::
     lanes.back().skip = skip;
     if (gives_values) broadcast_values(lanes.back(), parameters, buffers);
   }
+  // What a rank refuses from here on ends no broadcast of another, which would hear that instead of the
+  // reason.
+  if (gives_values) {
+    static_cast<void>(here.control().all_gather(text(name, "/values"), {}, here.members(),
+                                                Deadline::after(here.options().timeout)));
+  }
   parts.reducer = std::make_unique<Reducer>(
       ReducerRanks(name, here.shared_control(), {here.members().begin(), here.members().end()},
                    here.options().timeout),

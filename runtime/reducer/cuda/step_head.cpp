@@ -130,8 +130,15 @@ class CudaStepHead final : public StepHead {
     [[nodiscard]] HeadVerdict* words() const noexcept {
       return static_cast<HeadVerdict*>(memory_.view().data);
     }
-    /// Called when the GPU is done with the words. The communicator may be destroyed then.
+    /// Called when the GPU is done with the words. The communicator may be destroyed then. What a head shows
+    /// whose group has failed is no failure of its own: later waits for the program's streams do not throw
+    /// it.
     void end() const noexcept {
+      try {
+        check_group();
+      } catch (std::exception const&) {
+        program_knows();
+      }
       std::lock_guard const lock(mutex_);
       communicator_ = nullptr;
     }

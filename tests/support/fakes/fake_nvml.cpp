@@ -3,13 +3,18 @@
 // instances. "denied" is a GPU of others, "lost" one that fell off the bus. "error=9" alone refuses to start,
 // "none" is a driver without a GPU. FAKE_NVML_PEERS tells how GPUs reach each other: all over NVLink by
 // default, otherwise "none", "pci" or "unknown" for all pairs, or "0-1=none" words for pairs in one
-// direction. FAKE_NVML_CUDA is the driver's CUDA, 13000 by default, or "none".
+// direction. FAKE_NVML_CUDA is the driver's CUDA, 13000 by default, or "none". With FAKE_NVML_THREAD it
+// starts a thread that stays, as driver 580 does.
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/registry/nvml.hpp"
@@ -91,9 +96,18 @@ std::deque<ddp::nvml::OpaqueDevice>& gpus() {
 // NOLINTBEGIN(readability-identifier-naming)
 #define FAKE extern "C" __attribute__((visibility("default"))) Result
 
+static void start_thread() {
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<void*>(&start_thread), &self) == 0) std::abort();
+  if (dlopen(self.dli_fname, RTLD_NOW | RTLD_NODELETE) == nullptr)
+    std::abort();  // its code is needed for good
+  std::thread([] { std::this_thread::sleep_for(std::chrono::hours(1)); }).detach();
+}
+
 FAKE nvmlInit_v2() {
   char const* const told = std::getenv("FAKE_NVML");
   std::string const what = told == nullptr ? "none" : told;
+  if (std::getenv("FAKE_NVML_THREAD") != nullptr) start_thread();
   if (what.starts_with("error=")) return Result{std::stoi(what.substr(6))};
   gpus().clear();
   std::istringstream words(what == "none" ? "" : what);
