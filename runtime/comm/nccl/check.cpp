@@ -4,6 +4,12 @@
 
 namespace ddp::nccl {
 
+int version() {
+  int code = 0;
+  check(ncclGetVersion(&code), "asking for NCCL's version");
+  return code;
+}
+
 ErrorCode code_of(ncclResult_t result) noexcept {
   if (result == ncclRemoteError) return ErrorCode::peer_lost;
   return result == ncclUnhandledCudaError ? ErrorCode::device : ErrorCode::io;

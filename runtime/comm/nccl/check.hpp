@@ -16,6 +16,8 @@ namespace ddp::nccl {
 /// how long operations may still take after a rank that took part in them has left in order.
 inline constexpr std::chrono::milliseconds kLostRankGrace = std::chrono::seconds(1);
 
+/// Of the library that is loaded, as NCCL_VERSION_CODE.
+[[nodiscard]] int version();
 /// The code that fits `result`: peer_lost for a remote error, device for CUDA's, io otherwise.
 [[nodiscard]] ErrorCode code_of(ncclResult_t result) noexcept;
 /// What was being done, NCCL's text for it and its last words, and what to do.

@@ -23,12 +23,6 @@
 namespace ddp {
 namespace {
 
-int nccl_version() {
-  int version = 0;
-  nccl::check(ncclGetVersion(&version), "asking for NCCL's version");
-  return version;
-}
-
 // "2.28.9".
 std::string describe_version(int code) { return text(code / 10000, '.', code / 100 % 100, '.', code % 100); }
 
@@ -165,7 +159,7 @@ Rendezvous meet(NcclGroup const& group, Deadline deadline) {
   Rendezvous rendezvous;
   std::string said;
   if (group.rank == 0) rendezvous.memory = PublishedCalls::make_memory(group.size());
-  auto const arrivals = group.tell_first("meet", record(group.host, nccl_version()), deadline);
+  auto const arrivals = group.tell_first("meet", record(group.host, nccl::version()), deadline);
   if (group.rank == 0) {
     said = describe_group(group, decode_arrivals(group, arrivals), rendezvous.memory->handle());
   }

@@ -63,13 +63,14 @@ void NcclTeardown::begin_to_abort() noexcept {
   }
 }
 
-void NcclTeardown::finish(bool in_order) noexcept {
+void NcclTeardown::finish(Manner manner) noexcept {
   if (begun_) {
     if (aborting_.joinable()) aborting_.join();
-  } else if (in_order) {
-    close();
-  } else {
+  } else if (manner == Manner::failed) {
     abort();
+  } else {
+    manner == Manner::in_order ? close() : leave();
+    retired_ = true;
   }
 }
 
@@ -87,7 +88,11 @@ void NcclTeardown::close() noexcept {
     close_within_bound(
         group_, [handles = handles_] { handles->close(); }, [this] { handles_->abort([] {}); });
   });
-  retired_ = true;
+}
+
+// Unlike abort() it ends no step: all operations are through.
+void NcclTeardown::leave() noexcept {
+  abort_within_bound(group_, [this] { on_device(group_.device, [this] { handles_->abort([] {}); }); });
 }
 
 }  // namespace ddp

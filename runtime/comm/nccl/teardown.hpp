@@ -28,16 +28,22 @@ class NcclTeardown {
   /// have to wait until the other communicators are aborted too.
   void begin_to_abort() noexcept;
   [[nodiscard]] bool has_begun() const noexcept { return begun_; }
-  /// Returns when it is freed: by the abort if one has begun, otherwise in order or by an abort.
-  void finish(bool in_order) noexcept;
+  enum class Manner {
+    in_order,
+    alone,  ///< nothing runs and nothing has failed, but other ranks have not come to the end
+    failed
+  };
+  /// Returns when it is freed: by the abort if one has begun, otherwise as `manner` says.
+  void finish(Manner manner) noexcept;
 
   [[nodiscard]] bool is_aborted() const noexcept { return aborted_.load(std::memory_order_relaxed); }
-  /// It was freed in order: failures of other ranks no longer matter here.
+  /// It was freed, and nothing had failed: failures of other ranks no longer matter here.
   [[nodiscard]] bool is_retired() const noexcept { return retired_.load(std::memory_order_relaxed); }
 
  private:
   void abort() noexcept;
   void close() noexcept;
+  void leave() noexcept;
 
   NcclGroup const& group_;
   std::shared_ptr<NcclHandles> handles_;

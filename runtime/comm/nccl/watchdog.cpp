@@ -25,6 +25,10 @@ constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
 // no sleep, which would take longer.
 constexpr auto kStepSpin = std::chrono::microseconds(20);
 
+// From this version on ncclCommFinalize() waits for the ranks of the host, without a limit, and those that
+// abort do not come (https://github.com/pytorch/pytorch/issues/194679).
+constexpr int kMeetsAtTheEnd = NCCL_VERSION(2, 31, 2);
+
 // For all communicators; never destroyed, since a communicator may live until the process ends.
 ServiceThread& watchdogs() {
   static auto* const thread = new ServiceThread;
@@ -196,8 +200,24 @@ std::optional<Failure> NcclWatchdog::dead_member() const {
   return find_lost(group_, [](std::size_t) { return false; });
 }
 
+NcclTeardown::Manner NcclWatchdog::manner_of_end(PausingDeadline& rest) const {
+  using End = PublishedCalls::End;
+  auto const has_failed = [this] { return calls_->failure().is_set() || dead_member().has_value(); };
+  if (has_failed()) return NcclTeardown::Manner::failed;
+  if (!handles_->is_open() || nccl::version() < kMeetsAtTheEnd) return NcclTeardown::Manner::in_order;
+  calls_->come_to_end();
+  End end = calls_->end();
+  while (end == End::awaits) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    end = rest.ended() || has_failed() ? calls_->give_up_end() : calls_->end();
+  }
+  if (has_failed()) return NcclTeardown::Manner::failed;
+  return end == End::together ? NcclTeardown::Manner::in_order : NcclTeardown::Manner::alone;
+}
+
 void NcclWatchdog::close() noexcept {
   GroupFailure const& failure = calls_->failure();
+  auto manner = NcclTeardown::Manner::failed;
   try {
     PausingDeadline rest(std::min(group_.waiting.timeout, kLongestRest));
     while (!failure.is_set() && is_busy()) {
@@ -211,12 +231,13 @@ void NcclWatchdog::close() noexcept {
       }
       std::this_thread::sleep_for(kNap);
     }
+    manner = manner_of_end(rest);
   } catch (Error const& error) {
     fail(failure_of(error));
   }
   remote_->stop_listening();
   watchdogs().remove(*this);
-  teardown_.finish(!failure.is_set() && !dead_member());
+  teardown_.finish(failure.is_set() || dead_member() ? NcclTeardown::Manner::failed : manner);
   progress_.stop();
   closed_ = true;
 }

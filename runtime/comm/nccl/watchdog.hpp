@@ -142,6 +142,9 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] Wait wait_in(Fingerprint const& operation) const;
   [[nodiscard]] std::string activity(Wait const& wait) const;
   [[nodiscard]] std::optional<Failure> dead_member() const;
+  /// How close() is to free the communicator, of which no operation runs. Waits `rest` for the ranks of this
+  /// host where NCCL does, which would wait for good.
+  [[nodiscard]] NcclTeardown::Manner manner_of_end(PausingDeadline& rest) const;
   /// Asks the other hosts; true when they have told, or had their time.
   bool find_out();
   /// Of all ranks that have neither died nor left.

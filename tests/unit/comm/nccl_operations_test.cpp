@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -214,9 +215,12 @@ TEST_F(NcclOperations, F8RanksThatCallDifferentFirstOnesAreNamed) {
     CudaStream stream(Device{}, nullptr);
     NcclCommunicator comm(std::move(connection));
     auto const error = error_of<CommError>([&] {
-      if (rank == 0) return comm.barrier(stream);
-      comm.all_reduce(view_of(std::span(memory)), ReduceOp::sum(), stream);
-      stream.synchronize();
+      if (rank == 0) comm.barrier(stream);
+      if (rank == 1) comm.all_reduce(view_of(std::span(memory)), ReduceOp::sum(), stream);
+      for (Deadline const give_up = Deadline::after(30s); !give_up.expired();) {  // the watchdog looks soon
+        comm.check_health();
+        std::this_thread::sleep_for(1ms);
+      }
     });
     EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
   });

@@ -28,6 +28,7 @@ std::chrono::milliseconds milliseconds_now() noexcept {
 
 constexpr std::chrono::milliseconds kQuestionLasts{2000};
 constexpr unsigned kSinceBits = 4;
+constexpr std::uint32_t kGaveUp = std::uint32_t{1} << 31U;
 
 using Words = std::array<std::uint64_t, 4>;
 static_assert(sizeof(Fingerprint) == sizeof(Words) && std::has_unique_object_representations_v<Fingerprint>);
@@ -51,6 +52,7 @@ struct PublishedCalls::Slot {
   // of this host, the latest question.
   std::atomic<std::int64_t> answered_at;
   std::atomic<std::int64_t> asked_at;
+  std::atomic<std::uint32_t> ended;  // of a host's first rank: how many of the host have, and kGaveUp
   Record records[kRecords];
 };
 
@@ -188,6 +190,23 @@ std::optional<Fingerprint> PublishedCalls::record(std::size_t rank, std::uint64_
   if (theirs.published.load(kRelaxed) + 1 >= number + kRecords || words[kWhat] == kUnknown)
     return std::nullopt;
   return std::bit_cast<Fingerprint>(words);
+}
+
+void PublishedCalls::come_to_end() noexcept { slot(first_here()).ended.fetch_add(1); }
+
+PublishedCalls::End PublishedCalls::end() const noexcept { return end_of(slot(first_here()).ended.load()); }
+
+PublishedCalls::End PublishedCalls::give_up_end() noexcept {
+  std::atomic<std::uint32_t>& ended = slot(first_here()).ended;
+  std::uint32_t seen = ended.load();
+  while (end_of(seen) == End::awaits && !ended.compare_exchange_weak(seen, seen | kGaveUp)) {
+  }
+  return end_of(ended.load());
+}
+
+PublishedCalls::End PublishedCalls::end_of(std::uint32_t ended) const noexcept {
+  if ((ended & kGaveUp) != 0) return End::alone;
+  return ended == std::ranges::count(hosts_, first_here()) ? End::together : End::awaits;
 }
 
 }  // namespace ddp

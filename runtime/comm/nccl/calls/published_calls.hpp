@@ -65,6 +65,19 @@ class PublishedCalls {
     return record(me_, number);
   }
 
+  // The ranks of this host end the communicator together. Any thread.
+
+  enum class End {
+    awaits,    ///< some have not come
+    together,  ///< all have
+    alone      ///< some had not come when another gave up
+  };
+  /// This rank has come to the end. Once.
+  void come_to_end() noexcept;
+  [[nodiscard]] End end() const noexcept;
+  /// No rank waits any more: `together` where all have come before, otherwise `alone` for every rank.
+  [[nodiscard]] End give_up_end() noexcept;
+
   // What ranks of other hosts have called. One process of this host writes it, one thread at a time.
 
   /// Writes down the next operation; nullopt: it is not known which.
@@ -96,6 +109,7 @@ class PublishedCalls {
   struct Record;
   struct Slot;
   [[nodiscard]] Slot& slot(std::size_t rank) const noexcept;
+  [[nodiscard]] End end_of(std::uint32_t ended) const noexcept;
   static void append(Slot& slot, std::optional<Fingerprint> const& operation) noexcept;
 
   std::shared_ptr<SharedMemory> memory_;
