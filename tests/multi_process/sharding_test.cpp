@@ -41,7 +41,9 @@ std::vector<ShardedWay> ways() {
 // orders.
 TEST(Sharding, R25TheNumbersArePlainOnesToTheBit) {
   bool const is_nccl = world().communicator().backend() == "nccl";
-  for (ShardedWay const& way : ways()) {
+  for (ShardedWay way : ways()) {
+    // In bf16 such sums differ too much for a bound, so they are made in rank order.
+    if (is_nccl && world().size() > 2 && way.options.reduce_dtype) way.options.deterministic = true;
     auto const plain = train_sharded<float>(way, Updates::plain);
     EXPECT_NE(plain[0][0], plain[0][1]);
     auto const equal = [&](float found, float wanted) {
