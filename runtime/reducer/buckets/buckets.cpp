@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -114,8 +115,12 @@ std::vector<std::size_t> Buckets::order_of_first_rank(std::span<std::size_t cons
   for (std::size_t const p : reverse_order(specs_.size())) {
     if (!has_arrived[p]) first.push_back(p);
   }
-  std::ranges::stable_partition(first, [&](std::size_t p) { return !is_left_out[p]; });
-  return first;
+  std::vector<std::size_t> order;
+  for (bool const wanted : {false, true}) {
+    std::ranges::copy_if(first, std::back_inserter(order),
+                         [&](std::size_t p) { return is_left_out[p] == wanted; });
+  }
+  return order;
 }
 
 }  // namespace ddp
