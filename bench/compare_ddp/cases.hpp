@@ -19,7 +19,8 @@ struct Case {
   std::string attention;  ///< which kernel PyTorch chooses; empty without attention
 };
 
-/// gpt2-fp32, gpt2-amp, gpt2-bf16, gpt2-medium-amp, gpt2-dropping, resnet50, resnet50-channels-last, layers512, chain.
+/// gpt2-fp32, gpt2-amp, gpt2-bf16, gpt2-medium-amp, gpt2-dropping, resnet50, resnet50-channels-last,
+/// layers512, chain.
 [[nodiscard]] std::vector<std::string> case_names();
 
 /// `tiny`: sizes for a CPU. Throws std::invalid_argument for an unknown name.

@@ -141,8 +141,11 @@ void Reducer::finish_step() {
   if (first) {
     arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
     bool const has_data = state_.step.kind != StepKind::joined && parts_.weights.given() != 0.0;
-    for (std::size_t p = 0; has_data && p < state_.parameters.size(); ++p) {
-      if (state_.marks.used()[p] == 0) left_out.push_back(p);
+    std::vector<bool> has_arrived(
+        state_.parameters.size());  // or was said to have no gradient, which delays nothing
+    for (std::size_t const p : arrival) has_arrived[p] = true;
+    for (std::size_t p = 0; has_data && p < has_arrived.size(); ++p) {
+      if (!has_arrived[p] && state_.marks.used()[p] == 0) left_out.push_back(p);
     }
   }
   parts_.weights.forget();

@@ -24,7 +24,7 @@ class Connected {
              world().device()},
             Deadline::after(60s))) {
     DeviceGuard const guard(world().device());
-    open_nccl(connection_.group, *connection_.handles, [] { return true; });
+    open_nccl(connection_.group, *connection_.handles, true, [] { return true; });
   }
   ~Connected() { connection_.handles->close(); }
   Connected(Connected const&) = delete;

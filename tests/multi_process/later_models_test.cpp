@@ -87,7 +87,7 @@ TEST(LaterModels, R18TakeOneThatSumsInTheirOrder) {
   EXPECT_EQ(in_rank_order, 1U);
 }
 
-// One that lives on one rank, for want of a rule about its end, is no spare of the others.
+// A model that one rank still holds is no spare, whatever the others have.
 TEST(LaterModels, OfRanksThatKeepDifferentOnesGetANewOne) {
   std::optional<WrappedToy> first(std::in_place, 1000);
   first->expect_averages();
@@ -98,6 +98,24 @@ TEST(LaterModels, OfRanksThatKeepDifferentOnesGetANewOne) {
   first.reset();
   WrappedToy third(400);
   third.expect_averages();
+}
+
+TEST(LaterModels, FindTheOneThatAllHaveWhateverTheOrderOfTheEnds) {
+  {
+    std::optional<WrappedToy> one(std::in_place, 1000);
+    std::optional<WrappedToy> other(std::in_place, 500);
+    one->expect_averages();
+    other->expect_averages();
+    world().barrier();
+    bool const odd = world().rank().value() % 2 != 0;
+    (odd ? one : other).reset();
+  }
+  std::size_t const before = spares();
+  for (std::size_t count = 1000; count < 1005; ++count) {
+    WrappedToy wrapped(count);
+    wrapped.expect_averages();
+    EXPECT_EQ(spares(), before - 1);
+  }
 }
 
 TEST(LaterModels, GetNoneThatHasFailed) {

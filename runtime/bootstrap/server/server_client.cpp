@@ -163,6 +163,7 @@ void ServerClient::begin(std::string_view membership) {
   auto const members = wire::decode_group(reader, size());
   std::lock_guard const lock(mutex_);
   interruption_.reset();
+  is_interrupted_ = false;
   std::erase_if(lost_, [&](Failure const& lost) {
     return std::ranges::find(members, lost.ranks.front()) != members.end();
   });
@@ -177,6 +178,7 @@ void ServerClient::handle(wire::Frame const& frame) {
   if (frame.type == wire::Type::interrupted) {
     std::lock_guard const lock(mutex_);
     interruption_ = wire::decode_failure(frame.value);
+    is_interrupted_ = true;
     return;
   }
   if (frame.type == wire::Type::notice) {
@@ -263,6 +265,7 @@ std::vector<Failure> ServerClient::lost() const {
 }
 
 std::optional<Failure> ServerClient::interruption() const {
+  if (!is_interrupted_) return std::nullopt;
   std::lock_guard const lock(mutex_);
   return interruption_;
 }

@@ -89,7 +89,8 @@ class ServerClient : public ControlClient {
   std::string server_host_;  ///< the server's, as are the next, when this rank has joined
   pid_t server_process_ = 0;
   std::vector<Failure> lost_;
-  std::optional<Failure> interruption_;  ///< of the present membership
+  std::atomic<bool> is_interrupted_{false};  ///< asked in every step, so without the mutex
+  std::optional<Failure> interruption_;      ///< of the present membership
   bool has_left_ = false;
   Notices notices_;
   std::thread reader_;

@@ -1,6 +1,7 @@
 #include "comm/nccl/connect.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -224,7 +225,6 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   ncclUniqueId const id = agree_on_id(group, rendezvous, deadline);
   rendezvous.memory->close_handle();
   group.host_names = rendezvous.host_names;
-  group.is_on_one_host = stay.has_value();
   group.name = text("ddp/nccl/", std::hex,
                     StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
   auto handles = std::make_shared<NcclHandles>(id, group.rank, group.size(), group.most_ctas);
@@ -237,10 +237,14 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   return {std::move(group), std::move(handles), rendezvous.calls, std::move(remote)};
 }
 
-void open_nccl(NcclGroup const& group, NcclHandles& handles, std::function<bool()> const& all_came) {
+void open_nccl(NcclGroup const& group, NcclHandles& handles, bool on_one_host,
+               std::function<bool()> const& all_came) {
+  static std::atomic<bool> has_read_environment{false};  // NCCL, once a process
   std::optional<StayOnThisHost> stay;
-  if (group.is_on_one_host) stay.emplace();
-  auto const allowed = std::max<Deadline::Duration>(group.waiting.timeout, group.waiting.init_timeout);
+  if (on_one_host && !has_read_environment) stay.emplace();
+  auto const& waiting = group.waiting;
+  Deadline::Duration const allowed =
+      waiting.init_timeout.count() > 0 ? waiting.init_timeout : waiting.timeout;
   PausingDeadline timeout(allowed);
   handles.open([&] {
     if (!all_came()) timeout = PausingDeadline(allowed);
@@ -251,6 +255,7 @@ void open_nccl(NcclGroup const& group, NcclHandles& handles, std::function<bool(
                          ", which are all there; with NCCL_DEBUG=INFO in the environment it says what it "
                          "does; if it is only slow here, raise init_timeout (DDP_INIT_TIMEOUT)"));
   });
+  has_read_environment = true;
 }
 
 }  // namespace ddp

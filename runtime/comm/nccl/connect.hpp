@@ -24,7 +24,6 @@ struct NcclGroup : MemberGroup {
   std::shared_ptr<StepCommits> commits{};  ///< told before operations are ended early; may be null
   std::string host = host_identity();      ///< within which ranks share memory
   std::vector<std::string> host_names{};   ///< of all ranks, once they have met
-  bool is_on_one_host = false;             ///< the same
 };
 
 struct NcclConnection {
@@ -39,9 +38,11 @@ struct NcclConnection {
 /// what NCCL says; the same failure comes on every rank that can be told.
 [[nodiscard]] NcclConnection connect_nccl(NcclGroup group, Deadline deadline);
 
-/// Has NCCL connect the ranks, all of which call this. `all_came`: whether no rank is known to be missing;
-/// called again and again, and throws to give up. Throws CommError(timeout) if NCCL takes longer than the
-/// group's init_timeout then, and what NCCL says. After a failure the caller aborts the handles.
-void open_nccl(NcclGroup const& group, NcclHandles& handles, std::function<bool()> const& all_came);
+/// Has NCCL connect the ranks, all of which call this. `all_came` says whether all ranks have called it, is
+/// asked again and again, and throws to give up. Throws CommError(timeout) if NCCL takes longer than the
+/// group's init_timeout (its timeout where there is none) from then on, and what NCCL says. After a failure
+/// the caller aborts the handles.
+void open_nccl(NcclGroup const& group, NcclHandles& handles, bool on_one_host,
+               std::function<bool()> const& all_came);
 
 }  // namespace ddp

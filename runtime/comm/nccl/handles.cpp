@@ -95,7 +95,7 @@ void NcclHandles::abort(std::function<void()> const& leave) noexcept {
 
 void NcclHandles::close() {
   constexpr std::string_view kClosing = "closing a communicator";
-  if (!is_open_) return;
+  if (!is_open_) return abort([] {});
   destroy_graphs();
   nccl::check(ncclCommFinalize(work_), kClosing);
   nccl::check(ncclCommDestroy(std::exchange(work_, nullptr)), kClosing);

@@ -86,16 +86,24 @@ void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
 void NcclWatchdog::open(std::uint64_t first) {
   opening_ = true;
   try {
-    open_nccl(group_, *handles_, [&] {
+    open_nccl(group_, *handles_, calls_->is_on_one_host(), [&] {
       check();
-      auto const said = calls_->record(first);
-      return !said || wait_in(*said).missing.empty();
+      return all_came_ || (calls_->is_on_one_host() && have_called(first));
     });
-  } catch (Error const& error) {
+    opening_ = false;
+  } catch (std::exception const& error) {
+    opening_ = false;
     fail(failure_of(error));
     tell();
   }
-  opening_ = false;
+  // An abort that began before is_open() waits for this call, and ends none of NCCL's.
+  if (gate_.is_shut()) tell();
+}
+
+// Whether no rank of this host is missing.
+bool NcclWatchdog::have_called(std::uint64_t operation) const {
+  auto const said = calls_->record(operation);
+  return !said || wait_in(*said).missing.empty();
 }
 
 void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const {
@@ -387,7 +395,8 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
   for (std::size_t r = 0; r < calls_->hosts().size(); ++r) {
     if (!calls_->knows(r)) missing.push_back(r);
   }
-  if (missing.empty() && opening_) {  // for which there is another deadline
+  if (missing.empty() && opening_) {  // NCCL's connecting has a deadline of its own, which begins now
+    all_came_ = true;
     timeout_.emplace(group_.waiting.timeout);
     return;
   }

@@ -117,6 +117,7 @@ class NcclWatchdog final : public StreamWatch,
   void begin(CudaStream& stream, std::uint64_t first);
   /// Has NCCL connect the ranks, in the first operation, the `first` that is published. Throws the failure.
   void open(std::uint64_t first);
+  [[nodiscard]] bool have_called(std::uint64_t operation) const;
 
   /// Whether a stream has operations that the GPU has not done.
   [[nodiscard]] bool is_busy() const;
@@ -166,7 +167,8 @@ class NcclWatchdog final : public StreamWatch,
   NcclCallGate gate_;
   NcclTeardown teardown_;
   std::atomic<bool> asleep_{false};
-  std::atomic<bool> opening_{false};  // while NCCL connects the ranks
+  std::atomic<bool> opening_{false};   // while NCCL connects the ranks
+  std::atomic<bool> all_came_{false};  // of all hosts, to the first operation
 
   // Used by the watchdog's thread, and after it by close().
   std::optional<PausingDeadline> timeout_;  ///< since the operation that is waited for could begin

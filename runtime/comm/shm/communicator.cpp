@@ -141,6 +141,7 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
       allocation.parts.push_back(allocation.mappings.back()->data());
     }
     static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken all offers
+    offered_.reset();
     mine.memory->close_handle();
     TensorView const view{mine.memory->data(), Shape{bytes.value}, DType::u8, device()};
     struct CountedAllocation {

@@ -4,8 +4,10 @@
 #include <exception>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "comm/tracing_communicator.hpp"
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -14,33 +16,46 @@ namespace {
 bool is_healthy(SpareLane const& spare) noexcept {
   try {
     spare.communicator->check_health();
+    spare.comm_stream->synchronize();  // which nothing runs on: throws what it remembers
     return true;
   } catch (std::exception const&) {
     return false;
   }
 }
 
-// One that all ranks have kept, after the same operations. Collective; ranks that offer different ones make a
-// new one.
+// Which it is, and that the same operations have run on it.
+std::string name_of(SpareLane const& spare) {
+  return text(spare.maker, ' ', backend_of(*spare.communicator).called());
+}
+
+// The first that all ranks have kept. Collective.
 std::optional<SpareLane> take_spare(World const& world, std::string const& name, Device device,
                                     bool in_rank_order) {
   WorldState& state = WorldAccess::state(world);
   if (!std::exchange(state.had_lanes, true)) return std::nullopt;  // no rank has one
   std::erase_if(state.spares, [](SpareLane const& each) { return !is_healthy(each); });
-  auto const mine = std::ranges::find_if(state.spares, [&](SpareLane const& each) {
+  auto const fits = [&](SpareLane const& each) {
     return each.communicator->device() == device && each.in_rank_order == in_rank_order;
-  });
-  bool const has_one = mine != state.spares.end();
-  std::string const offer =
-      has_one ? text(mine->maker, ' ', backend_of(*mine->communicator).called()) : std::string();
-  auto const offers = world.control().all_gather(text(name, "/spare ", to_string(device.kind)), offer,
-                                                 world.members(), Deadline::after(world.options().timeout));
-  if (!has_one || std::ranges::any_of(offers, [&](std::string const& each) { return each != offer; })) {
-    return std::nullopt;
+  };
+  std::vector<std::string> names;
+  for (SpareLane const& each : state.spares) {
+    if (fits(each)) names.push_back(name_of(each));
   }
-  SpareLane taken = std::move(*mine);
-  state.spares.erase(mine);
-  return taken;
+  std::ranges::sort(names);
+  auto const offers = world.control().all_gather(text(name, "/spare ", to_string(device.kind)),
+                                                 text('\n', join(names, "\n"), '\n'), world.members(),
+                                                 Deadline::after(world.options().timeout));
+  for (std::string const& each : names) {
+    std::string const line = text('\n', each, '\n');
+    auto const has_it = [&](std::string const& offer) { return offer.find(line) != std::string::npos; };
+    if (!std::ranges::all_of(offers, has_it)) continue;
+    auto const mine = std::ranges::find_if(
+        state.spares, [&](SpareLane const& spare) { return fits(spare) && name_of(spare) == each; });
+    SpareLane taken = std::move(*mine);
+    state.spares.erase(mine);
+    return taken;
+  }
+  return std::nullopt;
 }
 
 std::unique_ptr<Communicator> connect(World const& world, std::string const& name, Device device,
@@ -75,7 +90,12 @@ DeviceLane::DeviceLane(World const& world, std::string const& name, Device devic
 }
 
 DeviceLane::~DeviceLane() {
-  if (kept_.communicator && is_healthy(kept_)) WorldAccess::state(world_).spares.push_back(std::move(kept_));
+  if (!kept_.communicator || !is_healthy(kept_)) return;
+  try {
+    WorldAccess::state(world_).spares.push_back(std::move(kept_));
+  } catch (std::exception const& error) {  // no memory: it is not kept
+    log(LogLevel::error, error.what());
+  }
 }
 
 }  // namespace ddp

@@ -62,6 +62,13 @@ void collect_values(Tensors const& tensors, Device device, std::vector<TensorVie
   }
 }
 
+// The first operation of a communicator may wait for the other ranks: here all come, while buckets of two
+// models may begin in another order on another rank.
+void meet(ReducerLane const& lane) {
+  lane.communicator->barrier(*lane.comm_stream);
+  lane.comm_stream->synchronize();
+}
+
 // Sends rank 0's values of those parameters and buffers that lie on the lane's device to every rank, in few
 // messages (R9). Collective; the lane's compute stream goes on behind it.
 void broadcast_values(ReducerLane const& lane, std::span<Parameter const> parameters,
@@ -198,10 +205,10 @@ void DistributedDataParallel::build(Parts& parts, std::string const& name, std::
         here, name, device, device == compute->device() ? compute : nullptr, options.deterministic));
     lanes.push_back(parts.lanes.back()->lane());
     lanes.back().skip = skip;
-    if (gives_values) broadcast_values(lanes.back(), parameters, buffers);
+    gives_values ? broadcast_values(lanes.back(), parameters, buffers) : meet(lanes.back());
   }
-  // What a rank refuses from here on ends no broadcast of another, which would hear that instead of the
-  // reason.
+  // All ranks have the values before any goes on: one that throws below aborts its communicators, and another
+  // that is still in its broadcast would report that abort, not the reason.
   if (gives_values) {
     static_cast<void>(here.control().all_gather(text(name, "/values"), {}, here.members(),
                                                 Deadline::after(here.options().timeout)));

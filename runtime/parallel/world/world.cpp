@@ -182,7 +182,9 @@ WorldState::~WorldState() {
     communicator->abort("an exception ended this rank");
     abort_spares("an exception ended this rank");
   }
-  std::ranges::sort(spares, {}, &SpareLane::maker);  // ranks end them together
+  std::ranges::sort(spares, {}, [](SpareLane const& each) {  // ranks end them together
+    return std::pair(std::string_view(each.maker), each.communicator->device().kind);
+  });
   spares.clear();
   communicator.reset();
   // A sub-group's parent leaves later, and a failed rank's exit must count as a failure.

@@ -36,7 +36,7 @@ class FakeNcclRanks : public ::testing::Test {
           commits_};
       if (host_of_) group.host = host_of_(r);
       NcclConnection connection = connect_nccl(std::move(group), Deadline::after(std::chrono::seconds(60)));
-      if (opens_) open_nccl(connection.group, *connection.handles, [] { return true; });
+      if (opens_) open_nccl(connection.group, *connection.handles, true, [] { return true; });
       control->barrier("connected", Deadline::after(std::chrono::seconds(60)));
       body(std::move(connection), r);
     });

@@ -123,7 +123,7 @@ TEST_F(NcclInit, ConnectingMayTakeLongerThanAnOperation) {
           Device{}};
       auto const connection = connect_nccl(std::move(group), Deadline::after(400ms));
       try {
-        open_nccl(connection.group, *connection.handles, [] { return true; });
+        open_nccl(connection.group, *connection.handles, true, [] { return true; });
       } catch (CommError const&) {
         connection.handles->abort([] {});
         throw;
@@ -147,7 +147,7 @@ TEST_F(NcclInit, ABoundOnCtasIsTheCommunicatorsOwn) {
       auto const& control = controls[static_cast<std::size_t>(r)];
       NcclGroup group{{control, "test", control->everyone(), control->rank(), {1min}}, Device{}, most_ctas};
       auto const connection = connect_nccl(std::move(group), Deadline::after(1min));
-      open_nccl(connection.group, *connection.handles, [] { return true; });
+      open_nccl(connection.group, *connection.handles, true, [] { return true; });
       int const expected = most_ctas == 0 ? NCCL_CONFIG_UNDEF_INT : most_ctas;
       EXPECT_EQ(fake_nccl::most_ctas(connection.handles->work()), expected);
       connection.handles->close();
