@@ -18,7 +18,8 @@
   ours-sharded-in-backward-graph  the second
   python-zero      python with ZeroRedundancyOptimizer
 
-gpt2-dropping is GPT-2 in which each rank leaves a block out in every other step: for sides ours and python.
+gpt2-dropping is GPT-2 in which each rank leaves a block out in every other step: for sides ours and python, with an even
+number of steps and warm-up steps together.
 
 Each with gradients as views of buckets, a static graph, fused AdamW, and buffers broadcast in every step. In each round every
 side is one job of ddp-launch that times all cases; the order of the sides turns around from round to round. A step is timed as
