@@ -23,6 +23,13 @@ struct ReducerLane {
   Tensor skip{};  ///< f32[1]: 1 where an optimizer is to skip the step; one for all Reducers of a model
 };
 
+/// A barrier of the ranks. Throws the communicator's failure.
+inline void meet(ReducerLane const& lane) {
+  lane.comm_stream->expect_wait();
+  lane.communicator->barrier(*lane.comm_stream);
+  lane.comm_stream->synchronize();
+}
+
 /// The lane of a device. Throws Error(invalid_argument) if there is none.
 [[nodiscard]] inline ReducerLane const& lane_of(std::span<ReducerLane const> lanes, Device device) {
   auto const found = std::ranges::find(lanes, device, &ReducerLane::device);

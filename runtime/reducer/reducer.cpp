@@ -69,11 +69,7 @@ void Reducer::choose_queues() {
 // A barrier. Throws if a rank has failed in this step: that rank would not take part in the next exchange,
 // and a wait there would not notice the failure.
 void Reducer::meet() {
-  for (ReducerLane const& lane : state_.lanes) {
-    lane.comm_stream->expect_wait();
-    lane.communicator->barrier(*lane.comm_stream);
-    lane.comm_stream->synchronize();
-  }
+  for (ReducerLane const& lane : state_.lanes) ddp::meet(lane);
 }
 
 // ---- what a call requires

@@ -27,6 +27,14 @@ void on_device(Device device, End const& end) noexcept {
   end();
 }
 
+// Aborts in the calling thread, whose current device is the group's. If that hangs, the process exits: it
+// could never use its GPU again, and would never end by itself.
+void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept {
+  call_or_leave(kLongestEnd, abort, *group.control,
+                text("rank ", group.me(), " leaves: NCCL's abort has not returned for ", kLongestEnd.count(),
+                     " s, so its GPU cannot be used again by this process"));
+}
+
 // Calls `close` in a thread of its own. If it takes too long, the communicator is leaked; if it fails,
 // aborts.
 void close_within_bound(NcclGroup const& group, std::function<void()> close,
@@ -46,12 +54,6 @@ void close_within_bound(NcclGroup const& group, std::function<void()> close,
 }
 
 }  // namespace
-
-void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept {
-  call_or_leave(kLongestEnd, abort, *group.control,
-                text("rank ", group.me(), " leaves: NCCL's abort has not returned for ", kLongestEnd.count(),
-                     " s, so its GPU cannot be used again by this process"));
-}
 
 void NcclTeardown::begin_to_abort() noexcept {
   begun_ = true;

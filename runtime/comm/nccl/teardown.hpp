@@ -12,10 +12,6 @@
 
 namespace ddp {
 
-/// Aborts in the calling thread, whose current device is the group's. If that hangs, the process exits: it
-/// could never use its GPU again, and would never end by itself.
-void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept;
-
 /// Frees a communicator, in order or by an abort. One thread at a time, except for is_aborted() and
 /// is_retired().
 class NcclTeardown {

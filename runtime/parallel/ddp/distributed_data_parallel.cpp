@@ -62,13 +62,6 @@ void collect_values(Tensors const& tensors, Device device, std::vector<TensorVie
   }
 }
 
-// The first operation of a communicator may wait for the other ranks: here all come, while buckets of two
-// models may begin in another order on another rank.
-void meet(ReducerLane const& lane) {
-  lane.communicator->barrier(*lane.comm_stream);
-  lane.comm_stream->synchronize();
-}
-
 // Sends rank 0's values of those parameters and buffers that lie on the lane's device to every rank, in few
 // messages (R9). Collective; the lane's compute stream goes on behind it.
 void broadcast_values(ReducerLane const& lane, std::span<Parameter const> parameters,
@@ -205,6 +198,8 @@ void DistributedDataParallel::build(Parts& parts, std::string const& name, std::
         here, name, device, device == compute->device() ? compute : nullptr, options.deterministic));
     lanes.push_back(parts.lanes.back()->lane());
     lanes.back().skip = skip;
+    // The first operation of a communicator may wait for the other ranks: here all come, while buckets of two
+    // models may begin in another order on another rank.
     gives_values ? broadcast_values(lanes.back(), parameters, buffers) : meet(lanes.back());
   }
   // All ranks have the values before any goes on: one that throws below aborts its communicators, and another

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
@@ -19,6 +20,18 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// A bucket for each parameter of four elements and more, sent beside the calling thread.
+std::unique_ptr<Reducer> make_reducer(World const& world, ToyModel& model, Stream& comm_stream,
+                                      GradientStorage storage) {
+  DistributedDataParallelOptions options;
+  options.storage = storage;
+  options.bucket_bytes = options.first_bucket_bytes = 16_B;
+  ReducerLane const lane{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream};
+  return std::make_unique<Reducer>(
+      ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
+      std::vector{lane}, model.parameters(), options);
+}
 
 class Storages : public ::testing::TestWithParam<GradientStorage> {};
 
@@ -52,31 +65,25 @@ TEST_P(Storages, R7AParameterWithoutAGradientCountsAsUnmarkedAndDelaysNoBucket) 
   on_ranks(2, [&](World const& world) {
     ToyModel model({4, 5, 4});
     HostStream comm_stream;
-    DistributedDataParallelOptions options;
-    options.storage = GetParam();
-    options.bucket_bytes = options.first_bucket_bytes = 16_B;
-    ReducerLane const lane{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream};
-    Reducer reducer(
-        ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
-        {lane}, model.parameters(), options);
+    auto const reducer = make_reducer(world, model, comm_stream, GetParam());
     for (int step = 0; step < 3; ++step) {
       model.clear_gradients();
       model.fill_gradients(world.rank().value());
       if (world.rank() == 1) {
-        reducer.gradient_ready(2);
+        reducer->gradient_ready(2);
       } else {
-        reducer.no_gradient(2);
+        reducer->no_gradient(2);
       }
-      reducer.no_gradient(1);
-      reducer.gradient_ready(0);
+      reducer->no_gradient(1);
+      reducer->gradient_ready(0);
       comm_stream.synchronize();
       EXPECT_EQ(model.gradients[2][3], ToyModel::gradient(2, 3, 1) / 2);
       EXPECT_EQ(model.gradients[1][4], 0.0F);
       EXPECT_EQ(model.gradients[0][3], ToyModel::average_gradient(0, 3, 2));
-      reducer.synchronize();
+      reducer->synchronize();
       EXPECT_EQ(model.gradients[2][3], ToyModel::gradient(2, 3, 1) / 2);
-      EXPECT_TRUE(reducer.has_gradient(2));
-      EXPECT_FALSE(reducer.has_gradient(1));
+      EXPECT_TRUE(reducer->has_gradient(2));
+      EXPECT_FALSE(reducer->has_gradient(1));
     }
   });
 }
@@ -87,25 +94,19 @@ TEST_P(Storages, R27AParameterThatARankHasLeftOutDelaysNoOther) {
   on_ranks(2, [&](World const& world) {
     ToyModel model({4, 5, 4});
     HostStream comm_stream;
-    DistributedDataParallelOptions options;
-    options.storage = GetParam();
-    options.bucket_bytes = options.first_bucket_bytes = 16_B;
-    ReducerLane const lane{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream};
-    Reducer reducer(
-        ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
-        {lane}, model.parameters(), options);
+    auto const reducer = make_reducer(world, model, comm_stream, GetParam());
     for (int step = 0; step < 4; ++step) {
       model.clear_gradients();
       model.fill_gradients(world.rank().value());
-      if ((step + world.rank().value()) % 2 == 0) reducer.gradient_ready(2);
-      reducer.gradient_ready(1);
-      reducer.gradient_ready(0);
+      if ((step + world.rank().value()) % 2 == 0) reducer->gradient_ready(2);
+      reducer->gradient_ready(1);
+      reducer->gradient_ready(0);
       if (step > 0) {
         comm_stream.synchronize();
         EXPECT_EQ(model.gradients[1][4], ToyModel::average_gradient(1, 4, 2)) << "it has not travelled";
         EXPECT_EQ(model.gradients[0][3], ToyModel::average_gradient(0, 3, 2));
       }
-      reducer.synchronize();
+      reducer->synchronize();
       EXPECT_EQ(model.gradients[2][3], ToyModel::gradient(2, 3, step % 2) / 2);
     }
   });
