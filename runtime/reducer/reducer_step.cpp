@@ -159,8 +159,13 @@ void Reducer::prepare_further_steps(std::span<std::size_t const> arrival,
                                     std::span<std::size_t const> left_out) {
   if (state_.buckets.may_rebuild()) {
     meet();
-    auto plan = state_.buckets.plan_for(state_.buckets.order_of_first_rank(arrival, left_out, state_.ranks));
+    AgreedOrder const order = state_.buckets.agreed_order(arrival, left_out, state_.ranks);
+    auto plan = state_.buckets.plan_for(order.parameters);
     if (*plan != state_.buckets.plan()) use_plan(std::move(plan));
+    if (order.leaves_out && make_host_lane_) {
+      host_lane_ = make_host_lane_();
+      parts_.used.tell_over(*host_lane_);
+    }
   }
   choose_queues();
 }
@@ -232,6 +237,7 @@ void Reducer::fail(std::exception const& error) noexcept {
     if (state_.step.state != StepState::failed) state_.step.failure = error.what();
     state_.step.state = StepState::failed;
     for (ReducerLane const& lane : state_.lanes) lane.communicator->abort(error.what());
+    if (host_lane_) host_lane_->communicator->abort(error.what());
     for (ReducerLane const& lane : state_.lanes) drain(*lane.comm_stream);
     for (auto const& stream : updates_.streams()) drain(*stream);
     state_.memory.release_sources();
@@ -286,6 +292,7 @@ Reducer::~Reducer() {
     });
   }
   for (ReducerLane const& lane : state_.lanes) drain(*lane.comm_stream);
+  if (host_lane_) drain(*host_lane_->comm_stream);
   for (auto const& stream : updates_.streams()) drain(*stream);
   for (ReducerLane const& lane : state_.lanes) drain(*lane.compute_stream);
   if (parts_.statistics) parts_.statistics->report_rest();

@@ -111,6 +111,34 @@ TEST(StepApi, AStepNeitherWaitsNorAllocates) {
   EXPECT_GT(all, steps) << "nothing was heard: the log does not work";
 }
 
+// Ranks use the last parameter in every other step, by turns, and nobody the second.
+TEST(StepApi, R27WhatAnyRankUsedIsKnownWithoutAWaitForGpus) {
+  DriverLog log;
+  DeviceToy<float> model(world(), {100'000, 3000, 70'000});
+  DistributedDataParallel ddp(world(), model.parameters(), DistributedDataParallelOptions{});
+  auto const step = [&](int number) {
+    bool const uses_it = (number + world().rank().value()) % 2 == 0;
+    if (uses_it) ddp.gradient_ready(2);
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+    EXPECT_TRUE(ddp.has_gradient(0));
+    EXPECT_FALSE(ddp.has_gradient(1));
+    EXPECT_EQ(ddp.has_gradient(2), uses_it || world().size() > 1);
+  };
+  for (int number = 0; number < 3; ++number) step(number);
+  world().stream().synchronize();
+  log.record(true);
+  for (int number = 3; number < 9; ++number) step(number);
+  log.record(false);
+  world().stream().synchronize();
+  int all = 0;
+  for (auto const& [function, count] : log.calls()) {
+    all += count;
+    EXPECT_FALSE(waits_or_allocates(function)) << function << " was called " << count << " times in 6 steps";
+  }
+  EXPECT_GE(all, 6) << "nothing was heard: the log does not work";
+}
+
 // Ranks with a GPU each: a bucket is one launch, the tail goes with the last one, and the head of a step with
 // weights is one more. Buckets that become complete together, with the pieces of a large gradient, are one.
 void expect_launches(std::vector<std::size_t> const& counts, int in_buckets, int launches) {

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "ddp/parallel/autograd_support.hpp"
 #include "support/errors.hpp"
 #include "support/models/own_reducer.hpp"
 
@@ -73,6 +74,26 @@ TEST(StepErrors, R22EveryRankGetsTheReasonOfTheOneThatGaveItsStepUp) {
   }));
   EXPECT_THAT(messages, Each(HasSubstr("rank 1 gave up synchronised step 1 of ")));
   EXPECT_THAT(messages, Each(HasSubstr(": the loss is odd")));
+}
+
+// Where has_gradient() waits for hosts, not for GPUs, too. All ranks leave the second parameter out.
+TEST(StepErrors, R27NoRankWaitsForWhatARankThatFailedHasUsed) {
+  DeviceToy<float> model(world(), {10, 20});
+  DistributedDataParallel ddp(world(), model.parameters(), DistributedDataParallelOptions{});
+  auto const step = [&] {
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+    return ddp.has_gradient(1);
+  };
+  EXPECT_FALSE(step());
+  EXPECT_FALSE(step());
+  world().stream().synchronize();
+  world().barrier();  // giving up ends what is under way
+  if (world().rank() == 1) {
+    ddp.gradient_ready(0);
+    AutogradSupport(ddp).abandon_step("the loss is odd");
+  }
+  EXPECT_THAT(gathered(message_of(step)), Each(HasSubstr("the loss is odd")));
 }
 
 TEST(StepErrors, R12AStepThatAllBeginAlikeTrains) {

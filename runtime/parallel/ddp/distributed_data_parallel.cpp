@@ -213,6 +213,16 @@ void DistributedDataParallel::build(Parts& parts, std::string const& name, std::
                    here.options().timeout),
       lanes, std::move(parameters), options,
       text("buffers ", to_string(options.buffer_sync), options.deterministic ? ", deterministic" : ""));
+  RankInfo const& job = WorldAccess::state(here).info;
+  if (here.device().kind == DeviceKind::cuda && job.local_size == job.size &&
+      here.communicator_options().backend.empty()) {
+    parts.reducer->set_host_lane([engine = engine_.get(), name] {
+      auto& all = engine->parts.lanes;
+      all.push_back(
+          std::make_unique<DeviceLane>(engine->world, text(name, "/hosts"), Device{}, nullptr, false));
+      return all.back()->lane();
+    });
+  }
   if (parts.statistics) {
     parts.reducer->report_statistics([report = parts.statistics.get()](std::vector<StepStatistics> steps) {
       report->add(std::move(steps));

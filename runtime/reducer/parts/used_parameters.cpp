@@ -14,9 +14,12 @@ UsedParameters::UsedParameters(ReducerState const& of, RankWeights const& weight
   for (ReducerLane const& lane : of.lanes) sent_.emplace_back(lane, of.parameters.size(), refuses);
 }
 
+void UsedParameters::tell_over(ReducerLane const& lane) { told_.emplace(lane, of_.parameters.size(), false); }
+
 bool UsedParameters::by_any(std::size_t parameter) {
-  sent_[answering_lane_].fetch();
-  return sent_[answering_lane_].by_any(parameter);
+  RankFlags& told = hosts_know_ ? *told_ : sent_[answering_lane_];
+  told.fetch();
+  return told.by_any(parameter);
 }
 
 void UsedParameters::carry(std::size_t flags, TellFlags say) {
@@ -57,7 +60,12 @@ void UsedParameters::tail() {
   RankFlags& sent = sent_[answering_lane_];
   if (say_) say_(sent.flags());
   bool const is_exempt = of_.step.kind == StepKind::joined || (refuses_ && weights_.given() == 0.0);
-  sent.exchange(is_exempt ? std::span<std::uint8_t const>(exempt_) : of_.marks.used());
+  std::span<std::uint8_t const> const used = is_exempt ? exempt_ : of_.marks.used();
+  sent.exchange(used);
+  hosts_know_ = told_ && !of_.step.is_recorded();
+  if (!hosts_know_) return;
+  told_->fetch();  // of the last step: its memory is used again
+  told_->exchange(used);
 }
 
 // Every rank has the same bytes, so every rank throws the same error.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,12 +24,17 @@ class UsedParameters final : public StepPart {
   /// this object.
   UsedParameters(ReducerState const& of, RankWeights const& weights, bool refuses);
 
+  /// From now on CPUs tell each other over `lane` too, so that by_any() need not wait for a GPU.
+  void tell_over(ReducerLane const& lane);
   /// Whether any rank used `parameter` in the last step. The host waits.
   [[nodiscard]] bool by_any(std::size_t parameter);
   /// u8[parameters] of the last step, in memory of the device whose gradients are sent last.
   [[nodiscard]] TensorView words() const { return sent_[answering_lane_].words(); }
   /// A recorded step was enqueued again.
-  void was_sent() noexcept { sent_[answering_lane_].was_sent(); }
+  void was_sent() noexcept {
+    sent_[answering_lane_].was_sent();
+    hosts_know_ = false;
+  }
   /// From now on `flags` more bytes, which `say` writes, go with the message.
   void carry(std::size_t flags, TellFlags say);
   /// Which of these any rank set: between CPUs in the last step, on a GPU in the step before.
@@ -47,6 +53,8 @@ class UsedParameters final : public StepPart {
   RankWeights const& weights_;
   bool refuses_;
   std::vector<RankFlags> sent_;       // by lane
+  std::optional<RankFlags> told_;     // between CPUs
+  bool hosts_know_ = false;           // the last step was told so
   std::vector<std::uint8_t> exempt_;  // what an exempt rank sends
   TellFlags say_;
   std::vector<std::uint8_t> flags_;

@@ -112,6 +112,51 @@ TEST_P(Storages, R27AParameterThatARankHasLeftOutDelaysNoOther) {
   });
 }
 
+// As GPU ranks of one host do. The second of the plan nobody uses.
+TEST_P(Storages, R27HostsTellEachOtherWhatAnyRankUsedOnceARankHasLeftSomethingOut) {
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({4, 5, 4});
+    HostStream comm_stream;
+    HostStream host_stream;
+    std::unique_ptr<Communicator> hosts;
+    auto const reducer = make_reducer(world, model, comm_stream, GetParam());
+    reducer->set_host_lane([&] {
+      EXPECT_EQ(hosts, nullptr) << "a second lane";
+      hosts = world.communicator().split(all_ranks(2), "hosts");
+      return ReducerLane{world.device(), &backend_of(*hosts), &world.stream(), &host_stream};
+    });
+    for (int step = 0; step < 5; ++step) {
+      bool const all_use_it = step == 3;
+      if (all_use_it || (step + world.rank().value()) % 2 == 0) reducer->gradient_ready(2);
+      reducer->gradient_ready(0);
+      reducer->synchronize();
+      ASSERT_NE(hosts, nullptr);
+      if (step == 2) continue;  // nobody asks
+      EXPECT_TRUE(reducer->has_gradient(0));
+      EXPECT_FALSE(reducer->has_gradient(1));
+      EXPECT_TRUE(reducer->has_gradient(2)) << "one rank has used it";
+    }
+    reducer->synchronize();
+    EXPECT_FALSE(reducer->has_gradient(2)) << "this step's answer, not the last one's";
+    host_stream.synchronize();
+  });
+}
+
+TEST_P(Storages, R27HostsTellEachOtherNothingWhereEveryParameterIsUsed) {
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({4, 5});
+    HostStream comm_stream;
+    auto const reducer = make_reducer(world, model, comm_stream, GetParam());
+    reducer->set_host_lane([]() -> ReducerLane { throw Error(ErrorCode::invalid_state, "nobody needs it"); });
+    for (int step = 0; step < 2; ++step) {
+      reducer->gradient_ready(1);
+      reducer->gradient_ready(0);
+      reducer->synchronize();
+      EXPECT_TRUE(reducer->has_gradient(1));
+    }
+  });
+}
+
 TEST_P(Storages, R6R7AParameterWithoutAGradientSendsWhatItsMicroStepsAdded) {
   on_ranks(2, [&](World const& world) {
     ToyModel model({4, 5});

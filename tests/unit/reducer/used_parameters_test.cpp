@@ -58,6 +58,27 @@ TEST(UsedParameters, R7R11ARankWithoutSayIsNotComplainedOf) {
   EXPECT_NO_THROW(joined.parts.end(joined.used));
 }
 
+// What hosts tell each other is asked for then, and what the lane's device says is not waited for. A step
+// that is enqueued again from a recording is only known to the device.
+TEST(UsedParameters, R27HostsAnswerOnceTheyHaveALane) {
+  FakeCommunicator hosts(2);
+  HostStream host_stream;
+  Used all(false);
+  hosts.others = [](std::string const& /*call*/, TensorView const& out) { out.as<std::uint8_t>()[1] = 1; };
+  all.used.tell_over({Device{}, &hosts, all.parts.compute.get(), &host_stream});
+  all.parts.state.marks.mark(2, 0);
+  all.parts.begin(all.used);
+  all.parts.end(all.used);
+  EXPECT_THAT(hosts.calls, ElementsAre("all_reduce u8[3] max"));
+  EXPECT_THAT(all.parts.communicator.calls, ElementsAre("all_reduce u8[3] max")) << "words() still has them";
+  EXPECT_TRUE(all.used.by_any(1));
+  EXPECT_TRUE(all.used.by_any(2));
+  EXPECT_FALSE(all.used.by_any(0));
+  all.used.was_sent();
+  EXPECT_FALSE(all.used.by_any(1));
+  host_stream.synchronize();
+}
+
 TEST(UsedParameters, AnAdaptersFlagsGoWithThem) {
   Used all(false);
   all.used.carry(2, [](std::span<std::uint8_t> flags) { flags[1] = 1; });
