@@ -49,6 +49,10 @@ class C10dModule : public Wrapped {
     reducer_->set_static_graph();
   }
 
+  void without_exchange(std::function<void()> const& /*backward*/) override {
+    throw std::runtime_error(
+        "compare_ddp_c10d has a static graph, and sends gradients in each backward pass");
+  }
   void before_forward() override {
     reducer_->prepare_for_forward();
     reducer_->rebuild_buckets();

@@ -170,15 +170,10 @@ Case make_chain(bool tiny, int rank, torch::Device device) {
 }  // namespace
 
 std::vector<std::string> case_names() {
-  return {"gpt2-amp",
-          "gpt2-bf16",
-          "gpt2-fp32",
-          "gpt2-medium-amp",
-          "gpt2-dropping",
-          "resnet50",
-          "resnet50-channels-last",
-          "layers512",
-          "chain"};
+  return {"gpt2-amp",        "gpt2-bf16",    "gpt2-fp32",
+          "gpt2-medium-amp", "gpt2-clipped", "gpt2-accumulated",
+          "gpt2-dropping",   "resnet50",     "resnet50-channels-last",
+          "layers512",       "chain"};
 }
 
 Case make_case(std::string const& name, bool tiny, int rank, torch::Device device) {
@@ -186,6 +181,11 @@ Case make_case(std::string const& name, bool tiny, int rank, torch::Device devic
     return make_gpt2(name.substr(5), false, tiny, rank, device);
   }
   if (name == "gpt2-medium-amp") return make_gpt2("amp", true, tiny, rank, device);
+  if (name == "gpt2-clipped" || name == "gpt2-accumulated") {
+    Case made = make_gpt2("amp", false, tiny, rank, device);
+    (name == "gpt2-clipped" ? made.clip_norm = 1 : made.micro_steps = 4);
+    return made;
+  }
   if (name == "gpt2-dropping") return make_dropping_gpt2(tiny, rank, device);
   if (name == "resnet50" || name == "resnet50-channels-last") {
     return make_resnet50(name != "resnet50", tiny, rank, device);

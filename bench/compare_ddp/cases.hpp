@@ -17,10 +17,12 @@ struct Case {
   bool autocast = false;
   double learning_rate = 0;
   std::string attention;  ///< which kernel PyTorch chooses; empty without attention
+  int micro_steps = 1;    ///< of a step; gradients travel in the last
+  double clip_norm = 0;   ///< of all gradients together; 0: as they are
 };
 
-/// gpt2-fp32, gpt2-amp, gpt2-bf16, gpt2-medium-amp, gpt2-dropping, resnet50, resnet50-channels-last,
-/// layers512, chain.
+/// gpt2-fp32, gpt2-amp, gpt2-bf16, gpt2-medium-amp, gpt2-clipped, gpt2-accumulated, gpt2-dropping, resnet50,
+/// resnet50-channels-last, layers512, chain.
 [[nodiscard]] std::vector<std::string> case_names();
 
 /// `tiny`: sizes for a CPU. Throws std::invalid_argument for an unknown name.

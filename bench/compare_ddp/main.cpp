@@ -188,6 +188,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
                     .checked = !plain && options.checked,
                     .deterministic = !plain && options.deterministic,
                     .statistics = !plain && options.statistics,
+                    .clip_norm = one.clip_norm,
                     .bucket_mib = plain ? 0 : options.bucket_mib};
     if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
     if (!plain && !options.shard.empty()) {
@@ -203,17 +204,25 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   wait(device);
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 
+  auto const forward = [&] {
+    std::optional<training::Autocast> autocast;
+    if (one.autocast) autocast.emplace(device);
+    return one.loss();
+  };
   torch::Tensor loss;
   auto const enqueue = [&] {
     one.net->zero_grad();
-    if (wrapped) wrapped->before_forward();
-    {
-      std::optional<training::Autocast> autocast;
-      if (one.autocast) autocast.emplace(device);
-      loss = one.loss();
+    for (int micro_step = 1; micro_step < one.micro_steps; ++micro_step) {
+      auto const backward = [&] { forward().backward(); };
+      wrapped ? wrapped->without_exchange(backward) : backward();
     }
+    if (wrapped) wrapped->before_forward();
+    loss = forward();
     if (wrapped) wrapped->before_backward(loss);
     loss.backward();
+    if (one.clip_norm > 0 && !(wrapped && wrapped->clips())) {
+      torch::nn::utils::clip_grad_norm_(parameters, one.clip_norm);
+    }
     if (wrapped) optimizer.skip_where(wrapped->found_nonfinite());
     if (sharded != nullptr) {
       sharded->step();

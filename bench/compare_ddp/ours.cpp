@@ -25,6 +25,11 @@ class OurModule : public Wrapped {
       sharded_.emplace(model_, options.make, ddp::libtorch::ShardedOptimizer::Groups{}, *options.shard);
     checked_ = options.checked;
   }
+  void without_exchange(std::function<void()> const& backward) override {
+    auto const guard = model_.no_sync();
+    backward();
+  }
+  [[nodiscard]] bool clips() const override { return true; }
   [[nodiscard]] torch::Tensor found_nonfinite() const override {
     return checked_ ? model_.found_nonfinite() : torch::Tensor();
   }
@@ -39,6 +44,7 @@ class OurModule : public Wrapped {
     options.runtime.buffer_sync =
         from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
     options.runtime.deterministic = from.deterministic;
+    options.runtime.clip_norm = from.clip_norm;
     if (from.checked) options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
     options.runtime.statistics = from.statistics;
     if (from.shard) options.runtime.sharding = ddp::Sharding::optimizer;

@@ -21,6 +21,7 @@ struct WrapOptions {
   bool checked = false;           ///< gradients are looked at for NaN and infinity
   bool deterministic = false;     ///< gradients are added up in rank order
   bool statistics = false;        ///< steps are measured by what is compared itself
+  double clip_norm = 0;           ///< the side may clip gradients; 0: it must not
   std::int64_t bucket_mib = 0;    ///< of a bucket, in MiB; 0: the default
   /// If set: updates some parameters whose gradients are averaged, while others still travel.
   std::function<void(std::vector<torch::Tensor> const&)> update{};
@@ -45,6 +46,10 @@ class Wrapped {
   virtual ~Wrapped() = default;
   virtual void before_forward() {}
   virtual void before_backward(torch::Tensor const& loss) { static_cast<void>(loss); }
+  /// Calls `backward`, whose gradients do not travel: those of the next one take them along.
+  virtual void without_exchange(std::function<void()> const& backward) = 0;
+  /// Whether it clips gradients to WrapOptions::clip_norm.
+  [[nodiscard]] virtual bool clips() const { return false; }
   /// With WrapOptions::checked: 1 where the optimizer is to skip the step.
   [[nodiscard]] virtual torch::Tensor found_nonfinite() const { return {}; }
   /// With WrapOptions::shard: what updates the parameters.

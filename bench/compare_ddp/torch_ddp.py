@@ -176,7 +176,7 @@ def initialise(net, deviation):
 def make_case(name, tiny, rank, device):
     """The module, its inputs, whether under autocast, the learning rate, the attention kernel."""
     stream = 100000 + 10 * rank
-    if name in ("gpt2-fp32", "gpt2-amp", "gpt2-bf16", "gpt2-medium-amp", "gpt2-dropping"):
+    if name.startswith("gpt2-"):
         sizes = {"layers": 24, "heads": 16, "width": 1024} if name == "gpt2-medium-amp" else {}
         if tiny:
             sizes = {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocabulary": 257}
@@ -296,7 +296,7 @@ def measure_here(options, device, name, case, mode):
     if mode == "ddp" and not options.without_exchange:
         model = nn.parallel.DistributedDataParallel(
             net, device_ids=None if device.type == "cpu" else [device.index], gradient_as_bucket_view=True,
-            static_graph=not isinstance(net, DroppingGpt2), find_unused_parameters=isinstance(net, DroppingGpt2),
+            static_graph=not isinstance(net, DroppingGpt2) and name != "gpt2-accumulated", find_unused_parameters=isinstance(net, DroppingGpt2),
             broadcast_buffers=not options.keep_buffers)
         if options.bf16_hook:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -305,12 +305,20 @@ def measure_here(options, device, name, case, mode):
     losses = []
     loss = None
 
+    def forward():
+        with torch.autocast(device.type, torch.bfloat16) if under_autocast else contextlib.nullcontext():
+            return model(*data)
+
     def enqueue():
         nonlocal loss
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16) if under_autocast else contextlib.nullcontext():
-            loss = model(*data)
+        for _ in range(3 if name == "gpt2-accumulated" else 0):
+            with model.no_sync() if model is not net else contextlib.nullcontext():
+                forward().backward()
+        loss = forward()
         loss.backward()
+        if name == "gpt2-clipped":
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         if mode == "meet":
             dist.all_reduce(word)

@@ -41,6 +41,11 @@ expect(other.returncode == 1 and "other options" in other.stderr, "that results 
 own = run("--cases", "gpt2-fp32", "--sides", "ours,ours-bf16,ours-measured,ours-per-bucket")
 expect(own.returncode == 0, "that gradients as bf16, and updates per bucket, train alike", own)
 
+clipped = run("--cases", "gpt2-clipped", "--sides", ",".join([*sides, "ours-graph"]))
+expect(clipped.returncode == 0, "that clipped gradients train alike", clipped)
+accumulated = run("--cases", "gpt2-accumulated", "--sides", ",".join(["ours", *(["python"] if python else [])]))
+expect(accumulated.returncode == 0, "that micro-steps train alike", accumulated)
+
 dropping = run("--cases", "gpt2-dropping", "--sides", ",".join(["ours", *(["python"] if python else [])]),
                "--warm-up", "11")  # an even number of steps: each way of timing begins with the same
 expect(dropping.returncode == 0, "that a model that leaves a block out trains alike", dropping)
