@@ -50,7 +50,7 @@ po::options_description description() {
       "go on from the newest checkpoint of --checkpoint, or begin if there is none; --log-json is continued");
   add("survive",
       "under ddp-launch --survive: when a rank is lost the others go on, with the same batches, with --shard "
-      "from the last checkpoint; not with --graph");
+      "from the last checkpoint");
   add("help,h", "print this");
   return all;
 }
@@ -159,9 +159,6 @@ std::optional<Options> parse_options(std::vector<std::string> const& arguments) 
   options.shard = given.count("shard") != 0;
   options.resume = given.count("resume") != 0;
   options.survive = given.count("survive") != 0;
-  if (options.survive && options.graph) {
-    throw UsageError("--survive and --graph do not go together yet, found both");
-  }
   if (options.survive && options.shard && options.checkpoint.empty()) {
     throw UsageError(
         "--survive with --shard needs --checkpoint DIR, found none: of a lost rank's part of Adam's state "

@@ -72,8 +72,10 @@ TEST_P(SurvivingOnGpus, R26ANewProcessHasTheWeightsAndTheGpuOfTheLostOne) {
 }
 
 TEST_P(SurvivingOnGpus, R26ATrainingGoesOnWithoutAKilledRank) {
-  for (std::size_t const victim : {1U, 0U}) {
-    LaunchedJob job(train_mlp());
+  for (std::size_t const victim : {1U, 0U}) {  // the second with recorded steps
+    auto words = train_mlp();
+    if (victim == 0) words.emplace_back("--graph");
+    LaunchedJob job(words);
     ASSERT_TRUE(job.shows(text("epoch  2/", epochs(false)), 60s));
     auto const killed = std::chrono::steady_clock::now();
     send_to_rank(job, "train_mlp", victim, SIGKILL);
