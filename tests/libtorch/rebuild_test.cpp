@@ -3,116 +3,22 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <set>
-#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddp/ddp.hpp"
 #include "ddp/libtorch.hpp"
-#include "support/launcher/shell.hpp"
+#include "libtorch/rebuild_models.hpp"
+#include "support/errors.hpp"
 #include "support/ranks/surviving_ranks.hpp"
 
 namespace ddp::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using Wrapped = libtorch::DistributedDataParallel;
-using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
-
-/// Its backward pass calls a function between those of the layers.
-struct Interrupts : torch::autograd::Function<Interrupts> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor const& x,
-                               std::function<void()> const* call) {
-    context->saved_data["call"] = reinterpret_cast<std::int64_t>(call);
-    return x.clone();
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
-                                               torch::autograd::tensor_list const& gradients) {
-    auto const* const call =
-        reinterpret_cast<std::function<void()> const*>(context->saved_data["call"].toInt());
-    if (*call) (*call)();
-    return {gradients[0], torch::Tensor()};
-  }
-};
-
-struct Net : torch::nn::Module {
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 16));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(16));
-  torch::nn::Linear second = register_module("second", torch::nn::Linear(16, 3));
-  std::function<void()> in_backward;
-  torch::Tensor loss(torch::Tensor const& x) {
-    auto const hidden = torch::relu(norm(first(x)));
-    return second(Interrupts::apply(hidden, &in_backward)).square().mean();
-  }
-};
-
-Wrapped::Options several_buckets() {
-  Wrapped::Options options;
-  options.runtime.bucket_bytes = options.runtime.first_bucket_bytes = Bytes{128};
-  return options;
-}
-
-std::string bytes_of(torch::nn::Module const& module) {
-  std::string bytes;
-  for (auto const& each : module.parameters())
-    bytes.append(static_cast<char const*>(each.const_data_ptr()), each.nbytes());
-  return bytes;
-}
-
-/// A training whose steps depend only on `done`, the weights, and the ranks that there are.
-struct Training {
-  Training(World const& of, MakeOptimizer const& make)
-      : world(of),
-        net(equal_on_ranks()),
-        optimizer(make(net->parameters())),
-        model(of, *net, several_buckets()) {}
-  static std::shared_ptr<Net> equal_on_ranks() {
-    std::lock_guard const lock(seed_mutex());
-    torch::manual_seed(1);
-    return std::make_shared<Net>();
-  }
-  static std::mutex& seed_mutex() {
-    static std::mutex mutex;
-    return mutex;
-  }
-  /// This rank's rows of 12.
-  [[nodiscard]] torch::Tensor rows() const {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(100 + done));
-    return torch::randn({12, 6}, generator).chunk(world.size()).at(world.rank().index());
-  }
-  void step() {
-    net->zero_grad(to_none);
-    net->loss(rows()).backward();
-    optimizer->step();
-    ++done;
-  }
-  [[nodiscard]] std::string state() const {
-    std::ostringstream out;
-    torch::serialize::OutputArchive archive;
-    optimizer->save(archive);
-    archive.save_to(out);
-    return std::move(out).str();
-  }
-  void take_state(std::string const& state) {
-    std::istringstream in(state);
-    torch::serialize::InputArchive archive;
-    archive.load_from(in);
-    optimizer->load(archive);
-  }
-
-  World world;
-  std::shared_ptr<Net> net;
-  std::unique_ptr<torch::optim::Optimizer> optimizer;
-  Wrapped model;
-  std::int64_t done = 0;
-  bool to_none = true;
-};
 
 std::vector<std::pair<std::string, MakeOptimizer>> optimizers() {
   return {{"this library's AdamW",
@@ -129,8 +35,6 @@ std::vector<std::pair<std::string, MakeOptimizer>> optimizers() {
            }}};
 }
 MakeOptimizer adamw() { return optimizers().front().second; }
-
-constexpr std::int64_t kLast = 9;
 
 /// Three ranks, of which one dies in the backward pass of a step; then two. Returns the weights, and how many
 /// steps three ranks have done.
@@ -357,98 +261,6 @@ TEST(LibtorchRebuild, R26TwoModulesGoOn) {
   });
   ASSERT_EQ(ends.size(), 2U);
   EXPECT_EQ(ends[0], ends[1]);
-}
-
-/// A training whose optimizer is sharded. It saves behind step 4 only.
-struct ShardedTraining {
-  ShardedTraining(World const& of, std::filesystem::path to, libtorch::ShardedOptimizer::Update when)
-      : world(of),
-        folder(std::move(to)),
-        update(when),
-        net(Training::equal_on_ranks()),
-        model(of, *net, how()) {
-    begin();
-  }
-  static Wrapped::Options how() {
-    Wrapped::Options options = several_buckets();
-    options.runtime.sharding = Sharding::optimizer;
-    return options;
-  }
-  void begin() {
-    checkpoint.reset();
-    optimizer.reset();
-    auto const make = [](auto groups) {
-      return std::make_unique<libtorch::AdamW>(std::move(groups), torch::optim::AdamWOptions(1e-2));
-    };
-    optimizer.emplace(model, make, libtorch::ShardedOptimizer::Groups{}, update);
-    checkpoint.emplace(world, folder, *net, *optimizer);
-  }
-  void go_back() {
-    begin();
-    auto const restored = checkpoint->restore();
-    ASSERT_TRUE(restored.has_value());
-    done = static_cast<std::int64_t>(restored->position.step);
-  }
-  void step() {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(100 + done));
-    auto const rows = torch::randn({12, 6}, generator).chunk(world.size()).at(world.rank().index());
-    net->zero_grad();
-    net->loss(rows).backward();
-    optimizer->step();
-    if (++done != 4) return;
-    checkpoint->save({.step = 4});
-    checkpoint->wait();
-  }
-
-  World world;
-  std::filesystem::path folder;
-  libtorch::ShardedOptimizer::Update update;
-  std::shared_ptr<Net> net;
-  Wrapped model;
-  std::optional<libtorch::ShardedOptimizer> optimizer;
-  std::optional<libtorch::Checkpoint> checkpoint;
-  std::int64_t done = 0;
-};
-
-TEST(LibtorchRebuild, R26AShardedOptimizerGoesBackToTheLastCheckpointAndGivesTheBitsOfAStartFromIt) {
-  for (auto const update :
-       {libtorch::ShardedOptimizer::Update::in_step, libtorch::ShardedOptimizer::Update::in_backward}) {
-    for (int const victim : {0, 2}) {
-      TemporaryFolder const folder;
-      std::mutex mutex;
-      std::set<std::string> ends;
-      auto const end = [&](ShardedTraining const& training) {
-        training.world.barrier();
-        std::lock_guard const lock(mutex);
-        ends.insert(bytes_of(*training.net));
-      };
-      SurvivingRanks ranks(3);
-      ranks.run([&](World& world) {
-        int const old = world.rank().value();
-        ShardedTraining training(world, folder.path(), update);
-        training.net->in_backward = [&] {
-          if (old == victim && training.done == 6) ranks.die(world);
-        };
-        Replicated alike(world, {&training.done}, [&] { training.go_back(); });
-        while (training.done < kLast) {
-          try {
-            training.step();
-          } catch (CommError const& error) {
-            world.rebuild(error, alike);
-            EXPECT_EQ(training.done, 4);
-          }
-        }
-        end(training);
-      });
-      SurvivingRanks(2).run([&](World& world) {
-        ShardedTraining training(world, folder.path(), update);
-        training.go_back();
-        while (training.done < kLast) training.step();
-        end(training);
-      });
-      EXPECT_EQ(ends.size(), 1U) << "rank " << victim << " was killed";
-    }
-  }
 }
 
 TEST(LibtorchRebuild, R26ATensorWithGapsIsNoPartOfReplicated) {
