@@ -43,8 +43,9 @@ std::string named(std::vector<Rank> const& ranks) {
 // Ranks that agree are named together, the largest group first.
 std::string describe(std::map<std::string, std::vector<Rank>> const& calls) {
   std::vector<std::pair<std::string, std::vector<Rank>>> groups(calls.begin(), calls.end());
-  std::stable_sort(groups.begin(), groups.end(),
-                   [](auto const& a, auto const& b) { return a.second.size() > b.second.size(); });
+  std::sort(groups.begin(), groups.end(), [](auto const& a, auto const& b) {
+    return a.second.size() != b.second.size() ? a.second.size() > b.second.size() : a.first < b.first;
+  });
   std::vector<std::string> parts;
   for (auto const& [what, who] : groups) {
     parts.push_back(text(named(who), " called ", what));

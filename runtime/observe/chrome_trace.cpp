@@ -113,9 +113,10 @@ void ChromeTrace::write() const {
     ordered.push_back(&span);
     used[span.track.index()] = true;
   }
-  // A span stands before those that it contains.
-  std::stable_sort(ordered.begin(), ordered.end(), [](Span const* a, Span const* b) {
-    return a->begin != b->begin ? a->begin < b->begin : a->end > b->end;
+  // A span stands before those that it contains. clang warns of libstdc++ 12's own stable_sort.
+  std::sort(ordered.begin(), ordered.end(), [](Span const* a, Span const* b) {
+    if (a->begin != b->begin) return a->begin < b->begin;
+    return a->end != b->end ? a->end > b->end : a < b;
   });
 
   OwnFileStream out;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 #include "core/system/child_question.hpp"
 #include "ddp/core/error.hpp"
@@ -76,9 +77,9 @@ std::vector<GpuId> cuda_order_of(std::span<PhysicalGpu const> gpus, std::optiona
 
 std::vector<PhysicalGpu> ordered_by(std::span<GpuId const> uuids, std::vector<PhysicalGpu> gpus) {
   auto const place = [&](PhysicalGpu const& gpu) {
-    return std::ranges::find(uuids, gpu.uuid) - uuids.begin();
+    return std::pair(std::ranges::find(uuids, gpu.uuid) - uuids.begin(), gpu.index.value());
   };
-  std::ranges::stable_sort(gpus, {}, place);
+  std::ranges::sort(gpus, {}, place);
   return gpus;
 }
 

@@ -49,9 +49,9 @@ class ShardedOptimizer::Impl {
     std::string said;
     try {
       build(make, groups);
-      said =
-          text('+', describe(*inner_), in_backward_ ? ", updated in the backward pass" : "", ", ",
-               typeid(*inner_).name(), ", groups ", std::hex, StableHash().add(join(groups_, " ")).value());
+      optim::Optimizer const& built = *inner_;
+      said = text('+', describe(built), in_backward_ ? ", updated in the backward pass" : "", ", ",
+                  typeid(built).name(), ", groups ", std::hex, StableHash().add(join(groups_, " ")).value());
     } catch (std::exception const& refused) {
       error = std::current_exception();
       said = text('-', refused.what());
