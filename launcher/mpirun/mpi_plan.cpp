@@ -196,9 +196,12 @@ bool are_all_here(std::span<Host const> hosts, std::string const& here) {
 
 Variables mpirun_settings(std::span<std::string const> environment, std::string const& files) {
   Variables settings;
-  // mpirun accepts only one setting for where its files are.
-  if (!value_of("OMPI_MCA_orte_tmpdir_base", environment) && !value_of(kMpirunFiles, environment)) {
-    settings.emplace_back(kMpirunFiles, files);
+  // mpirun accepts only one setting for where its files are. Each version reads its own.
+  static constexpr std::array<char const*, 2> kTmpdirs{"OMPI_MCA_orte_tmpdir_base",
+                                                       "PRTE_MCA_prte_tmpdir_base"};
+  auto const is_set = [&](char const* name) { return value_of(name, environment).has_value(); };
+  if (std::ranges::none_of(kTmpdirs, is_set) && std::ranges::none_of(kMpirunFiles, is_set)) {
+    for (char const* const name : kMpirunFiles) settings.emplace_back(name, files);
   }
   if (!value_of(kJobFacts, environment)) settings.emplace_back(kJobFacts, "hash");
   return settings;

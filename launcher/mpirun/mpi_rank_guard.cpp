@@ -55,17 +55,18 @@ pid_t rank_process = 0;
 
 /// mpirun kills its ranks, and this process, so long after it has told them to end: here a moment less.
 milliseconds time_after_the_word() {
-  char const* const seconds = std::getenv("OMPI_MCA_odls_base_sigkill_timeout");
+  char const* seconds = std::getenv("PRTE_MCA_odls_base_sigkill_timeout");  // Open MPI 5's
+  if (seconds == nullptr) seconds = std::getenv("OMPI_MCA_odls_base_sigkill_timeout");
   return milliseconds(parse_number<int>(seconds != nullptr ? seconds : "").value_or(1) * 1000 - 200);
 }
 
-/// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3": Open MPI's shared-memory transport makes that file in
-/// /dev/shm for local rank 3, and a killed daemon leaves it there. Empty outside of mpirun.
+/// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3", or of "sm_segment…" in Open MPI 5: its shared-memory
+/// transport makes that file in /dev/shm for local rank 3, and a killed daemon leaves it there. Empty outside
+/// of mpirun.
 std::string end_of_segment() {
   char const* const job = std::getenv("PMIX_NAMESPACE");
   char const* const local_rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-  unsigned long number = 0;
-  Classic<std::istringstream>(job != nullptr ? job : "") >> number;
+  std::uint32_t const number = open_mpi_job_number(job != nullptr ? job : "");
   if (number == 0 || local_rank == nullptr) return {};
   Classic<std::ostringstream> end;
   end << '.' << geteuid() << '.' << std::hex << number << '.' << local_rank;
@@ -76,19 +77,26 @@ void remove_segment(std::string const& end) {
   std::error_code ignored;
   for (auto const& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
     std::string const name = entry.path().filename().string();
-    if (!end.empty() && name.starts_with("vader_segment.") && name.ends_with(end)) {
+    bool const is_segment = name.starts_with("vader_segment.") || name.starts_with("sm_segment.");
+    if (!end.empty() && is_segment && name.ends_with(end)) {
       std::filesystem::remove(entry.path(), ignored);
     }
   }
 }
 
-/// The daemon's files, by a variable that mpirun gives its ranks; empty if its form is unexpected.
+bool is_folder_of_daemons(std::filesystem::path const& path) {
+  return path.filename().string().starts_with("ompi.");
+}
+
+/// The daemon's files, by a variable that mpirun gives its ranks: "/tmp/ompi.node7.0/jf.0", or of Open MPI 5
+/// "/tmp/ompi.4711", and "/tmp/prted.4711" on another host. Empty if its form is unexpected.
 std::filesystem::path files_of_daemon() {
   char const* const folder = std::getenv("PMIX_SERVER_TMPDIR");
   std::filesystem::path const path(folder != nullptr ? folder : "");
-  bool const expected = path.is_absolute() && path.filename().string().starts_with("jf.") &&
-                        path.parent_path().filename().string().starts_with("ompi.");
-  return expected ? path : std::filesystem::path{};
+  std::string const name = path.filename();
+  bool const of_a_job = name.starts_with("jf.") && is_folder_of_daemons(path.parent_path());
+  bool const of_five = name.starts_with("prted.") || is_folder_of_daemons(path);
+  return path.is_absolute() && (of_a_job || of_five) ? path : std::filesystem::path{};
 }
 
 /// mpirun's daemon on this host, or on its own host mpirun itself.
@@ -112,7 +120,8 @@ class Daemon {
     std::error_code ignored;
     if (!has_ended() || files_.empty()) return;
     std::filesystem::remove_all(files_, ignored);
-    std::filesystem::remove(files_.parent_path(), ignored);  // if it is empty
+    auto const parent = files_.parent_path();
+    if (is_folder_of_daemons(parent)) std::filesystem::remove(parent, ignored);  // if it is empty
   }
 
  private:
@@ -238,6 +247,23 @@ void tell_launcher(std::string const& invitation, std::string const& frame, Daem
 }
 
 }  // namespace
+
+std::uint32_t open_mpi_job_number(std::string const& name) {
+  std::size_t const at = name.rfind('@');
+  if (at == std::string::npos) return parse_number<std::uint32_t>(name).value_or(0);
+  std::uint32_t hash = 0;  // Jenkins's "one at a time"
+  for (char const each : name.substr(0, at)) {
+    hash += static_cast<unsigned char>(each);
+    hash += hash << 10;
+    hash ^= hash >> 6;
+  }
+  hash += hash << 3;
+  hash ^= hash >> 11;
+  hash += hash << 15;
+  constexpr std::uint32_t kLow = 0xffff;
+  std::uint32_t const number = parse_number<std::uint32_t>(name.substr(at + 1)).value_or(0);
+  return ((hash >> 16) ^ (hash & kLow)) << 16 | (number & kLow);
+}
 
 std::string encode_rank_end(RankEnd const& end) {
   std::string words = record(end.status, static_cast<int>(end.why), static_cast<int>(end.device.kind),

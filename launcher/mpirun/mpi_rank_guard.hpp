@@ -2,6 +2,7 @@
 // and tells ddp-launch how the rank has ended.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ struct RankEnd {
 [[nodiscard]] std::string encode_rank_end(RankEnd const& end);
 /// Throws Error(protocol).
 [[nodiscard]] RankEnd decode_rank_end(std::string const& words);
+
+/// The number by which Open MPI calls the job that its daemons name so, in the names of files: "1973420033"
+/// is the number itself, of "prterun-node7-4711@1" (Open MPI 5) it is made of a hash of the name. 0 for none.
+[[nodiscard]] std::uint32_t open_mpi_job_number(std::string const& name);
 
 /// Runs `program` with the arguments `command` as the rank at `place`, on the device and the cores of
 /// `planned`: as a child in this process's group. Returns its exit code (128 and the signal) when ddp-launch

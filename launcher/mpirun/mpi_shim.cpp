@@ -129,7 +129,7 @@ int run_shim(std::vector<std::string> const& words) {
     setenv(name.c_str(), value.c_str(), 1);
   }
   unsetenv(kErrorDirectory);
-  unsetenv(kMpirunFiles);
+  for (char const* const name : kMpirunFiles) unsetenv(name);
   if (auto const preload = lookup("LD_PRELOAD")) {
     std::string const users = users_preload(*preload);
     users.empty() ? unsetenv("LD_PRELOAD") : setenv("LD_PRELOAD", users.c_str(), 1);

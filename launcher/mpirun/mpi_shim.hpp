@@ -1,6 +1,7 @@
 // What mpirun starts as each rank: it prepares the rank's place, and runs the program.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ inline constexpr char kArgumentMark = '=';
 /// Names the directory for structured errors. On hosts that have it, it must belong to this user alone.
 inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 
-/// Tells mpirun where to keep its files on its host. Ranks must not inherit it.
-inline constexpr char const* kMpirunFiles = "OMPI_MCA_orte_local_tmpdir_base";
+/// Tell mpirun where to keep its files on its host: Open MPI 4's, and 5's. Ranks must not inherit them.
+inline constexpr std::array<char const*, 2> kMpirunFiles{"OMPI_MCA_orte_local_tmpdir_base",
+                                                         "PRTE_MCA_prte_local_tmpdir_base"};
 
 /// The words that start a shim; the program's name and arguments follow, each behind kArgumentMark.
 /// `program`: its file. `options`: ddp-launch's own, for the ranks of one host.

@@ -221,8 +221,12 @@ bool OutcomeRecorder::heard_of_ranks() const noexcept {
 void OutcomeRecorder::no_more_is_heard(bool stopped_by_signal, Clock::time_point now) {
   RankOutcome& mpirun = ranks_.back();
   auto const behind = only_ranks(*this);
+  // Open MPI 5's mpirun exits at once when a daemon on another host has ended.
+  bool const of_another_host = std::ranges::any_of(
+      behind, [this](RankOutcome const& rank) { return rank.without_mpirun && rank.host != plan_.host; });
   for (RankOutcome& rank : behind) {
-    if (rank.without_mpirun && mpirun.signal != 0) rank.killed_by_launcher = true;
+    bool const follows_mpirun = mpirun.signal != 0 || (of_another_host && rank.host == plan_.host);
+    if (rank.without_mpirun && follows_mpirun) rank.killed_by_launcher = true;
   }
   bool const explained = mpirun.signal != 0 || std::ranges::any_of(behind, [](RankOutcome const& rank) {
                            return launcher::failed(rank) && !is_consequence(rank);

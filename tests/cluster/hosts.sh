@@ -203,6 +203,9 @@ END
     done
   done
   export OMPI_MCA_plm_rsh_agent="ssh -F $work/ssh_config"
+  export PRTE_MCA_plm_ssh_agent=$OMPI_MCA_plm_rsh_agent  # the same for Open MPI 5
+  # Which otherwise ends ranks that have lost another before they can say so (docs/cluster.md).
+  if [[ $(mpirun --version) == *"(Open MPI) 5."* ]]; then export OMPI_MCA_pml=ob1 OMPI_MCA_mpi_ft_enable=1; fi
 }
 
 # start_agents [NAME=VALUE…]: instead of ssh: on each host a shell that runs what mpirun sends to it, through a pipe that
@@ -227,6 +230,7 @@ printf '%s\\0' "\$*" >"$work/\$host.commands"
 END
   chmod +x "$work/agent"
   export OMPI_MCA_plm=rsh OMPI_MCA_plm_rsh_agent="$work/agent"
+  export PRTE_MCA_plm=ssh PRTE_MCA_plm_ssh_agent="$work/agent"
 }
 
 # begin_cluster SCRIPT ARGUMENT…: the first time it starts the script again, in namespaces and with a temporary folder

@@ -210,6 +210,14 @@ TEST_F(Mpirun, WhatIsWrongWithOneRankEndsTheJob) {
   EXPECT_THAT(stops.err, HasSubstr("rank 0 waited 10 s for every one of 2 MPI ranks"));
 }
 
+// As Open MPI 5 does where its fault tolerance is on.
+TEST_F(Mpirun, F1WhereMpiSaysThatARankHasFailedTheLossIsStillToldByName) {
+  auto const outcome =
+      run_ranks(2, DDP_TRAINING_RANK " kill-in-all-reduce 1",
+                "-x LD_PRELOAD=" FAULTY_MPI " -x FAULTY_MPI=failed -x DDP_BACKEND=mpi --enable-recovery");
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("peer_lost: rank 1 is gone"), Not(HasSubstr("MPI_ERR"))));
+}
+
 TEST_F(Mpirun, AFinalisedMpiIsRefused) {
   auto const outcome = run_ranks(2, OWN_MPI " late");
   EXPECT_EQ(outcome.exit_code, 3);

@@ -83,14 +83,24 @@ bool runs() {
   return true;
 }
 
-}  // namespace
-
-void check(int result, char const* doing) {
-  if (result == MPI_SUCCESS) return;
+std::string words_of(int result) {
   char words[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   MPI_Error_string(result, words, &length);
-  throw CommError(ErrorCode::io, text(doing, ": ", words));
+  return words;
+}
+
+}  // namespace
+
+void check(int result, char const* doing) {
+  if (result != MPI_SUCCESS) throw CommError(ErrorCode::io, text(doing, ": ", words_of(result)));
+}
+
+// By its words, since Open MPI 4 has no such error.
+bool got_through(int result, char const* doing) {
+  bool const is_lost = result != MPI_SUCCESS && words_of(result).starts_with("MPI_ERR_PROC_FAILED");
+  if (!is_lost) check(result, doing);
+  return !is_lost;
 }
 
 void start(Deadline deadline, std::function<void()> const& overdue) {

@@ -14,6 +14,9 @@ namespace ddp::mpi {
 
 /// Throws CommError(io) with MPI's words unless `result`, what a function of MPI returned, is success.
 void check(int result, char const* doing);
+/// The same for a message of two ranks, but returns false if the other one has gone: Open MPI 5 says so where
+/// its fault tolerance is on. Who it is, and why, the control plane tells.
+[[nodiscard]] bool got_through(int result, char const* doing);
 
 /// Makes sure that MPI runs in this process, with calls from any thread allowed. One that the program
 /// initialised is used as it is, and left to the program to finalise; otherwise this initialises it, and

@@ -16,32 +16,45 @@ std::byte* MpiCommunicator::scratch(std::size_t bytes) {
   return scratch_.data();
 }
 
+// What a lost rank was to send never comes, though MPI takes the message for complete: finish_step() waits
+// until the control plane tells of the loss.
+void MpiCommunicator::note(int result, char const* doing) {
+  if (!mpi::got_through(result, doing)) lost_ = true;
+}
+
 void MpiCommunicator::give(std::size_t peer, void const* data, std::size_t bytes) {
   if (bytes == 0 || peer == group_.rank()) return;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
-  mpi::check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
-                       static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
-             "MPI_Isend");
+  note(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
+                 static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
+       "MPI_Isend");
   step_peers_.push_back(peer);
 }
 
 void MpiCommunicator::get(std::size_t peer, void* data, std::size_t bytes) {
   if (bytes == 0 || peer == group_.rank()) return;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
-  mpi::check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
-                       static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
-             "MPI_Irecv");
+  note(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
+                 static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
+       "MPI_Irecv");
   step_peers_.push_back(peer);
 }
 
 void MpiCommunicator::finish_step() {
+  statuses_.assign(requests_.size(), {});
   group_.complete(
       [this] {
         int done = 0;
-        mpi::check(
-            MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
-            "MPI_Testall");
-        return done != 0;
+        int const result =
+            MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
+        if (result != MPI_ERR_IN_STATUS) {
+          note(result, "MPI_Testall");
+        } else {
+          for (MPI_Status const& status : statuses_) {
+            if (status.MPI_ERROR != MPI_ERR_PENDING) note(status.MPI_ERROR, "MPI_Testall");
+          }
+        }
+        return done != 0 && !lost_;
       },
       [this] {
         std::vector<std::size_t> members;
@@ -178,10 +191,10 @@ void MpiCommunicator::broadcast(Operation const& operation) {
   std::size_t const bytes = operation.count * size_of(operation.dtype);
   for (std::size_t offset = 0; offset < bytes; offset += kChunkBytes) {
     // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
-    mpi::check(MPI_Ibcast(static_cast<std::byte*>(operation.out) + offset,
-                          static_cast<int>(std::min(kChunkBytes, bytes - offset)), MPI_BYTE,
-                          operation.root.value(), group_.comm(), &requests_.emplace_back()),
-               "MPI_Ibcast");
+    note(MPI_Ibcast(static_cast<std::byte*>(operation.out) + offset,
+                    static_cast<int>(std::min(kChunkBytes, bytes - offset)), MPI_BYTE, operation.root.value(),
+                    group_.comm(), &requests_.emplace_back()),
+         "MPI_Ibcast");
     step_peers_.push_back(operation.root.index());
     finish_step();
   }

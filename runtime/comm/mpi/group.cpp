@@ -208,9 +208,11 @@ void Group::end_process(Failure failure) {
 void Group::post(std::size_t to, Tag tag, std::span<std::byte const> bytes) {
   std::lock_guard const lock(outgoing_mutex_);
   int done = 0;
-  if (!outgoing_->empty())
-    check(MPI_Test(&outgoing_->front().request, &done, MPI_STATUS_IGNORE), "MPI_Isend");
-  if (done != 0) {
+  bool const is_over =
+      !outgoing_->empty() &&
+      (!got_through(MPI_Test(&outgoing_->front().request, &done, MPI_STATUS_IGNORE), "MPI_Isend") ||
+       done != 0);
+  if (is_over) {
     outgoing_->splice(outgoing_->end(), *outgoing_, outgoing_->begin());
   } else {
     outgoing_->emplace_back();
@@ -218,9 +220,9 @@ void Group::post(std::size_t to, Tag tag, std::span<std::byte const> bytes) {
   Outgoing* const slot = &outgoing_->back();
   slot->bytes.assign(bytes.begin(), bytes.end());
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): the slot waits for it, with MPI_Test
-  check(MPI_Isend(slot->bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, static_cast<int>(to),
-                  static_cast<int>(tag), comm_, &slot->request),
-        "MPI_Isend");
+  static_cast<void>(got_through(MPI_Isend(slot->bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE,
+                                          static_cast<int>(to), static_cast<int>(tag), comm_, &slot->request),
+                                "MPI_Isend"));
 }
 
 std::optional<Group::Letter> Group::take(std::optional<std::size_t> from, Tag tag) {
@@ -233,12 +235,16 @@ std::optional<Group::Letter> Group::receive(std::optional<std::size_t> from, Tag
   MPI_Message message = MPI_MESSAGE_NULL;
   MPI_Status status;
   int const source = from ? static_cast<int>(*from) : MPI_ANY_SOURCE;
-  check(MPI_Improbe(source, static_cast<int>(tag), comm_, &found, &message, &status), "MPI_Improbe");
-  if (found == 0) return std::nullopt;
+  if (!got_through(MPI_Improbe(source, static_cast<int>(tag), comm_, &found, &message, &status),
+                   "MPI_Improbe") ||
+      found == 0) {
+    return std::nullopt;
+  }
   int count = 0;
   check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
   bytes.resize(static_cast<std::size_t>(count));
-  check(MPI_Mrecv(bytes.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
+  if (!got_through(MPI_Mrecv(bytes.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv"))
+    return std::nullopt;
   return Letter{static_cast<std::size_t>(status.MPI_SOURCE), bytes};
 }
 

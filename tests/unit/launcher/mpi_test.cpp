@@ -8,6 +8,7 @@
 #include <set>
 
 #include "launcher/mpirun/mpi_plan.hpp"
+#include "launcher/mpirun/mpi_rank_guard.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
 #include "launcher/options/hosts.hpp"
 #include "launcher/process/exit_code.hpp"
@@ -83,17 +84,28 @@ TEST(MpirunSettings, DependOnWhetherAllHostsAreThisOne) {
 // B6
 TEST(MpirunSettings, LeaveTheUsersOwnAlone) {
   EXPECT_THAT(mpirun_settings({}, "/tmp/x"),
-              ElementsAre(Pair(kMpirunFiles, "/tmp/x"), Pair("PMIX_MCA_gds", "hash")));
+              ElementsAre(Pair("OMPI_MCA_orte_local_tmpdir_base", "/tmp/x"),
+                          Pair("PRTE_MCA_prte_local_tmpdir_base", "/tmp/x"), Pair("PMIX_MCA_gds", "hash")));
   EXPECT_THAT(loopback_settings({}, "/lib/ddp_loopback.so"),
               ElementsAre(Pair("OMPI_MCA_btl", "^tcp,ofi"), Pair("LD_PRELOAD", "/lib/ddp_loopback.so")));
   Words const own{"OMPI_MCA_btl=tcp,self", "OMPI_MCA_orte_tmpdir_base=/var/tmp", "PMIX_MCA_gds=shmem",
                   "LD_PRELOAD=a.so:b.so"};
   EXPECT_THAT(mpirun_settings(own, "/tmp/x"), ElementsAre());
+  for (char const* files : {"PRTE_MCA_prte_tmpdir_base=/x", "PRTE_MCA_prte_local_tmpdir_base=/x"}) {
+    EXPECT_THAT(mpirun_settings(Words{files}, "/tmp/x"), ElementsAre(Pair("PMIX_MCA_gds", "hash"))) << files;
+  }
   EXPECT_THAT(loopback_settings(own, "/lib/ddp_loopback.so"),
               ElementsAre(Pair("LD_PRELOAD", "/lib/ddp_loopback.so:a.so:b.so")));
   EXPECT_EQ(users_preload("/lib/ddp_loopback.so:a.so:b.so"), "a.so:b.so");
   EXPECT_EQ(users_preload("/lib/ddp_loopback.so"), "");
   EXPECT_EQ(users_preload("a.so"), "a.so");
+}
+
+// As Open MPI 4.1.4 and 5.0.11 name files of jobs that they call so.
+TEST(OpenMpiJobNumber, IsThatInTheNamesOfFiles) {
+  EXPECT_EQ(open_mpi_job_number("1973420033"), 0x75a00001U);
+  EXPECT_EQ(open_mpi_job_number("prterun-vm-1425@1"), 0xf6b00001U);
+  EXPECT_EQ(open_mpi_job_number(""), 0U);
 }
 
 TEST(MpiPlan, L3WhatIsOfAHostGoesToItsShims) {

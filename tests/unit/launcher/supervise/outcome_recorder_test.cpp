@@ -187,6 +187,21 @@ TEST_F(RecordedOutcomes, C4ADaemonOfMpirunThatEndsIsTheCauseUnlessMpirunWasKille
   }
 }
 
+// Open MPI 5: the guards of mpirun's own host see its end before those of the other host have told theirs.
+TEST_F(RecordedOutcomes, C4AnMpirunThatExitsWithoutADaemonIsNoCauseNorAreTheRanksOfItsHost) {
+  plan_.host = "a";
+  OutcomeRecorder recorder = start_mpirun();
+  for (int const rank : {0, 1}) {
+    auto event = guard_of(rank, {.status = SIGKILL, .why = RankEnd::Why::without_mpirun});
+    if (rank == 0) event.host = "a";
+    recorder.ended(event, at(1ms + rank * 1ms));
+  }
+  recorder.ended(guard_of(2, {.status = SIGTERM, .why = RankEnd::Why::told_to}), at(3ms));
+  recorder.ended(kMpirun, {.exit_code = 1}, false, at(4ms));
+  recorder.no_more_is_heard(false, at(5ms));
+  EXPECT_EQ(named_cause({"a", "./train", recorder.ranks(), 0}), std::size_t{1});
+}
+
 TEST_F(RecordedOutcomes, AnMpirunThatStartsNothingIsTheCauseAndNoRankIsBlamed) {
   OutcomeRecorder recorder = start_mpirun();
   recorder.ended(kMpirun, {.exit_code = 213}, false, at(1ms));
