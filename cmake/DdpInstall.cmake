@@ -5,6 +5,18 @@ include(CMakePackageConfigHelpers)
 set(ddp_config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ddp)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)
 
+# First of all: config.hpp of one build, among the sources, would be found by all later ones in place of their own.
+install(CODE "set(ddp_sources [==[${PROJECT_SOURCE_DIR}]==])
+set(ddp_headers [==[${CMAKE_INSTALL_INCLUDEDIR}]==])" ALL_COMPONENTS)
+install(CODE [[
+cmake_path(ABSOLUTE_PATH ddp_headers BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}")
+file(REAL_PATH "$ENV{DESTDIR}${ddp_headers}" ddp_headers)
+file(REAL_PATH "${ddp_sources}/include" ddp_own_headers)
+if(ddp_headers STREQUAL ddp_own_headers)
+  message(FATAL_ERROR "expected a folder for what is installed, found that of ddp's sources: ${ddp_sources}. Its headers would hide "
+                      "those of later builds: choose another one with --prefix")
+endif()]] ALL_COMPONENTS)
+
 install(TARGETS ddp EXPORT ddp-targets)
 if(BUILD_SHARED_LIBS)
   install(TARGETS ddp_shared EXPORT ddp-targets LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev)

@@ -9,6 +9,18 @@ DESTDIR=$work/stage cmake --install "$build" --prefix /opt/ddp --strip >"$work/i
 [[ $(find "$work/stage" -mindepth 1 -maxdepth 2) == "$work/stage/opt"$'\n'"$work/stage/opt/ddp" ]] ||
   { echo "something was installed outside of /opt/ddp"; find "$work/stage" -maxdepth 2; exit 1; }
 mv "$work/stage/opt/ddp" "$work/installed"
+# Among the sources nothing is installed (here nothing would be anyway: there is no such component).
+source=$(realpath "$(dirname "$0")/../..")
+ln -s "$source" "$work/link"
+for prefix in "$source" "$source/docs/.." "$work/link"; do
+  if cmake --install "$build" --prefix "$prefix" --component none >"$work/refused.log" 2>&1; then
+    echo "expected $prefix to be refused, which is the source tree"
+    exit 1
+  fi
+  tr -s ' \n' ' ' <"$work/refused.log" | grep -q "found that of ddp's sources: .*--prefix" ||
+    { echo "expected what to do, found:"; cat "$work/refused.log"; exit 1; }
+done
+cmake --install "$build" --prefix "$source/build/elsewhere" --component none >/dev/null  # below it is no matter
 for file in bin/ddp-launch share/man/man1/ddp-launch.1 share/bash-completion/completions/ddp-launch include/ddp/ddp.hpp include/ddp/config.hpp share/doc/ddp/LICENSE share/doc/ddp/README.md share/doc/ddp/docs/guide.md; do
   [[ -f $work/installed/$file ]] || { echo "expected $file in the installed tree, found:"; ls -R "$work/installed"; exit 1; }
 done
