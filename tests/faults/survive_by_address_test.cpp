@@ -110,7 +110,8 @@ TEST_F(SurvivingByAddress, R26WithFewerThanTheLeastTheJobEnds) {
 
 TEST_F(SurvivingByAddress, R26WithoutTheVariableALossEndsTheJobAndTheErrorNamesIt) {
   EXPECT_EQ(exit_codes("", "kill -9 $p3"), "134 134 134 137\n");
-  EXPECT_THAT(of_rank("err", 0), HasSubstr("with DDP_MIN_RANKS where another starter"));
+  EXPECT_THAT(of_rank("err", 0),
+              AllOf(HasSubstr("rank 3"), HasSubstr("with DDP_MIN_RANKS where another starter")));
 }
 
 }  // namespace

@@ -26,6 +26,13 @@ namespace {
 // ddp-launch sees the end of a process at once.
 constexpr std::chrono::seconds kUntilALossIsKnown{1};
 
+constexpr std::string_view kOnlyUnderSurvive =
+    "ranks with a GPU go on only where ddp-launch --survive has started them";
+
+bool ends_with_first_loss(WorldState const& state) {
+  return state.device.kind == DeviceKind::cuda && !state.communicator_options.commits;
+}
+
 // Whether going on without somebody may help. Ranks that differ would differ again, and a rank that counts as
 // lost itself is refused.
 bool is_of_a_lost_rank(CommError const& error) {
@@ -248,18 +255,35 @@ void go_on(WorldState& state, Replicated const& replicated, Membership const& ne
                            describe(done), " steps; ready ", took.count(), " ms after all had come"));
 }
 
-void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::string reason) {
+// The same loss, so that a report names it as the consequence that it is, and why nobody goes on.
+CommError final_loss(CommError const& error, std::string_view why) {
+  return {error.failure(), text(error.what(), "; World::rebuild(): ", why)};
+}
+
+// `loss`: for which it is, null for a newcomer.
+Membership next_membership(WorldState const& own, std::string const& said, CommError const* loss) {
+  try {
+    return own.control->rebuild(said, Deadline::after(own.options.timeout));
+  } catch (Error const& refused) {
+    if (loss == nullptr || refused.code() != ErrorCode::unsupported) throw;
+    throw final_loss(*loss, refused.what());
+  }
+}
+
+void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::string reason,
+                            CommError const* loss) {
   bool const comes_new = own.newcomer;
   for (;;) {
     abort_all(own, reason);
     std::string const form = form_of(own, state);
     // What this throws is final: without the control plane nobody can go on.
     Membership const next =
-        own.control->rebuild(record(own.newcomer ? 1 : 0, is_whole(own) ? 1 : 0,
-                                    std::ranges::any_of(own.followers, &WorldFollower::awaits_update) ? 1 : 0,
-                                    StableHash().add(form).value()) +
-                                 steps_of(own),
-                             Deadline::after(own.options.timeout));
+        next_membership(own,
+                        record(own.newcomer ? 1 : 0, is_whole(own) ? 1 : 0,
+                               std::ranges::any_of(own.followers, &WorldFollower::awaits_update) ? 1 : 0,
+                               StableHash().add(form).value()) +
+                            steps_of(own),
+                        loss);
     auto const all = read_comings(next);
     try {
       return go_on(own, state, next, all, form);
@@ -295,9 +319,7 @@ FormDifference first_difference(std::string_view one, std::string_view other) {
 
 std::string why_not_rebuilt(WorldState const& state, Replicated const& replicated) {
   if (state.parent) return "a sub-group cannot be rebuilt; let it go, and rebuild the World it was made of";
-  if (state.device.kind == DeviceKind::cuda && !state.communicator_options.commits) {
-    return "ranks with a GPU go on only where ddp-launch --survive has started them";
-  }
+  if (ends_with_first_loss(state)) return std::string(kOnlyUnderSurvive);
   if (state.subgroups > 0) return "a sub-group of this World cannot follow it; let it go before";
   for (WorldFollower const* const follower : state.followers) {
     if (std::string why = follower->why_not_rebuilt(bool(replicated.go_back())); !why.empty()) return why;
@@ -307,7 +329,7 @@ std::string why_not_rebuilt(WorldState const& state, Replicated const& replicate
 
 void take_part(WorldState& state, Replicated const& replicated) {
   refuse_what_cannot_follow(state, replicated);
-  rebuild_until_it_holds(state, replicated, "this rank takes part from now on");
+  rebuild_until_it_holds(state, replicated, "this rank takes part from now on", nullptr);
 }
 
 void World::rebuild(CommError const& error, Replicated& state) {
@@ -317,9 +339,10 @@ void World::rebuild(CommError const& error, Replicated& state) {
                                 " has begun for this error already: ", error.what()));
     return;
   }
+  if (!state_->parent && ends_with_first_loss(*state_)) throw final_loss(error, kOnlyUnderSurvive);
   refuse_what_cannot_follow(*state_, state);
   state_->control->report_failure(error);
-  rebuild_until_it_holds(*state_, state, error.what());
+  rebuild_until_it_holds(*state_, state, error.what(), &error);
   state_->rebuilt_for = error;
 }
 

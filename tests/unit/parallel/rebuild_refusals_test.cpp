@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(WorldRebuild, R26WhatIsNoLossIsThrownAgain) {
   SurvivingRanks ranks(2);
@@ -30,6 +31,20 @@ TEST(WorldRebuild, R26WhatIsNoLossIsThrownAgain) {
     CommError const error(ErrorCode::mismatch, "shapes differ");
     EXPECT_EQ(error_of<CommError>([&] { world.rebuild(error, alike); }).code(), ErrorCode::mismatch);
     EXPECT_EQ(world.all_reduce_scalar(1), 2) << "and nothing was done";
+  });
+}
+
+TEST(WorldRebuild, R26WhereTheJobEndsWithItsFirstLostRankTheErrorStillNamesThatRank) {
+  SurvivingRanks ranks(2, 0);
+  ranks.run([&](World& world) {
+    Replicated alike(world, {});
+    if (world.rank() == 1) ranks.die(world);
+    CommError const loss = loss_of(world);
+    CommError const error = error_of<CommError>([&] { world.rebuild(loss, alike); });
+    EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+    EXPECT_THAT(error.failure().ranks, ElementsAre(Rank{1}));
+    EXPECT_THAT(error.what(), StartsWith(loss.what()));
+    EXPECT_THAT(error.what(), HasSubstr("this job ends with its first lost rank: to go on, start it with"));
   });
 }
 
