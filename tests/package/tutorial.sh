@@ -26,7 +26,7 @@ ended() { ((any || at == ${#printed[@]})) || fail "not on the page: ${printed[at
 run() {
   ended
   local command=${1//\/opt\/ddp/$installed} status=0
-  command=${command//\$HOME\/ddp/$installed}
+  command=${command//\$HOME\/ddp-libtorch/$installed}
   any=0 at=0 printed=() left_out=0
   if [[ $command == mpirun* ]]; then
     if ! command -v mpirun >/dev/null || [[ ! -f $installed/include/ddp/mpi.hpp ]]; then

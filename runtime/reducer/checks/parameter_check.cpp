@@ -16,7 +16,10 @@ std::string parameter_name(std::span<Parameter const> parameters, std::size_t in
 
 void require_memory(std::function<std::string()> const& name, TensorView const& view) {
   if (view.count() == 0) return;
-  require(view.data != nullptr, [&] { return text(name(), " is a null pointer for ", describe(view)); });
+  require(view.data != nullptr, [&] {
+    return text(name(), " is a null pointer for ", describe(view),
+                "; expected allocated memory (cudaMalloc() gives none where there is no GPU)");
+  });
   std::string const wrong = why_memory_is_elsewhere(view);
   require(wrong.empty(), [&] { return text(name(), " is ", wrong); });
 }
