@@ -20,6 +20,7 @@ def draw_step(panel, rows):
             bottom += max(height, 0)
         panel.hlines(row["ddp_ms"], place - 0.42, place + 0.42, color="black", linewidth=1.5)
         panel.text(place, max(bottom, row["ddp_ms"]), f"{row['ddp_ms']:.1f}", ha="center", va="bottom", fontsize=8)
+    panel.set_ylim(top=1.06 * panel.get_ylim()[1])
 
 
 def draw_exposed(panel, rows):

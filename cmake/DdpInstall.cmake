@@ -62,8 +62,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
 install(EXPORT ddp-targets NAMESPACE ddp:: DESTINATION ${ddp_config_folder})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ddp-config.cmake.in ${PROJECT_BINARY_DIR}/ddp-config.cmake
                               INSTALL_DESTINATION ${ddp_config_folder} NO_SET_AND_CHECK_MACRO)
-# Before 1.0 a minor version may change interfaces.
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/ddp-config-version.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/ddp-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/ddp-config.cmake ${PROJECT_BINARY_DIR}/ddp-config-version.cmake
               ${PROJECT_SOURCE_DIR}/cmake/DdpDependencies.cmake ${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake
         DESTINATION ${ddp_config_folder})

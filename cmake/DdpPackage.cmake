@@ -1,4 +1,4 @@
-# cpack -G DEB: libddp0.1, named by the version that programs are linked to, libddp-dev and ddp-tools. Included last: it takes what
+# cpack -G DEB: libddp1, named by the version that programs are linked to, libddp-dev and ddp-tools. Included last: it takes what
 # the variables are then.
 set(CPACK_PACKAGE_NAME ddp)
 set(CPACK_PACKAGE_CONTACT "The authors of ddp")

@@ -29,7 +29,7 @@ if [[ $task == record ]]; then
   exit
 fi
 
-# The version in a soname: libddp.so.0.1 has 0.1.
+# The version in a soname: libddp.so.1 has 1.
 recorded=$(grep -m 1 -oE "soname='[^']*'" "$recording" | sed -E "s/.*\.so\.([0-9.]+)'/\1/")
 built=$(readelf -d "$library" | sed -nE 's/.*SONAME.*\.so\.([0-9.]+)\]/\1/p')
 readonly recorded built

@@ -12,7 +12,7 @@ rm -rf "$work"
 mkdir -p "$work"
 cpack --config "$build/CPackConfig.cmake" -G DEB -B "$work" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 architecture=$(dpkg --print-architecture)
-runtime=libddp${version%.*}
+runtime=libddp${version%%.*}
 packages=()
 
 # package NAME SECTION: the one that expect() looks at.
@@ -51,10 +51,10 @@ expect_no contents '/include/|libddp\.'
 if [[ " ${kinds[*]} " == *' shared '* ]]; then
   package "$runtime" libs
   expect information '^ Depends: .*libc6 \(>= .*libstdc\+\+6 \(>= '
-  expect contents "\./usr/lib/.*/?libddp\.so\.${version%.*}\$"
+  expect contents "\./usr/lib/.*/?libddp\.so\.${version%%.*}\$"
   expect_no contents '/bin/|/include/|libddp\.(a|so)$'
   dpkg-deb -e "$work/${runtime}_${version}_$architecture.deb" "$work/control"
-  [[ $(<"$work/control/shlibs") == "libddp ${version%.*} $runtime (>= $version)" ]]
+  [[ $(<"$work/control/shlibs") == "libddp ${version%%.*} $runtime (>= $version)" ]]
   [[ $(<"$work/control/triggers") == 'activate-noawait ldconfig' ]]
   name=libddp-dev
   expect information "^ Depends: $runtime \(= $version\)\$"

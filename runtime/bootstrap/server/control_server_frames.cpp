@@ -159,7 +159,7 @@ void ControlServer::hear_end(RankConnection& connection, wire::Frame const& fram
                           .process = who.process,
                           .host = who.host,
                           .words = frame.key});
-  connection.is_guard_of(who.rank, frame.request);
+  connection.becomes_guard_of(who.rank, frame.request);
 }
 
 void ControlServer::let_come_back(Rank rank) {

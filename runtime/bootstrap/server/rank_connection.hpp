@@ -60,7 +60,7 @@ class RankConnection {
   [[nodiscard]] bool knows_secret() const noexcept { return knows_secret_; }
   void has_said_secret() noexcept { knows_secret_ = true; }
   /// It is no rank's, but that of a guard, which waits for the answer to `request`.
-  void is_guard_of(Rank rank, std::uint64_t request) noexcept {
+  void becomes_guard_of(Rank rank, std::uint64_t request) noexcept {
     guard_ = {rank, request};
     overdue_.reset();
   }

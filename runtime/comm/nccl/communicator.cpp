@@ -10,7 +10,7 @@
 #include "comm/default_allocation.hpp"
 #include "comm/nccl/check.hpp"
 #include "comm/nccl/operations.hpp"
-#include "comm/nccl/watchdog.hpp"
+#include "comm/nccl/watch/watchdog.hpp"
 #include "comm/solo/communicator.hpp"
 #include "core/parse_number.hpp"
 #include "ddp/core/text.hpp"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 
-#include "comm/nccl/watchdog.hpp"
+#include "comm/nccl/watch/watchdog.hpp"
 #include "device/cuda/stream/stream_state.hpp"
 #include "support/errors.hpp"
 #include "support/fakes/fake_cuda_events.hpp"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "comm/nccl/calls/published_calls.hpp"
-#include "comm/nccl/gpu_progress.hpp"
+#include "comm/nccl/watch/gpu_progress.hpp"
 
 namespace ddp {
 

@@ -1,4 +1,4 @@
-#include "comm/nccl/teardown.hpp"
+#include "comm/nccl/watch/teardown.hpp"
 
 #include <chrono>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "comm/nccl/gpu_progress.hpp"
+#include "comm/nccl/watch/gpu_progress.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -14,8 +14,8 @@
 #include "comm/nccl/calls/call_gate.hpp"
 #include "comm/nccl/calls/call_matcher.hpp"
 #include "comm/nccl/connect.hpp"
-#include "comm/nccl/gpu_progress.hpp"
-#include "comm/nccl/teardown.hpp"
+#include "comm/nccl/watch/gpu_progress.hpp"
+#include "comm/nccl/watch/teardown.hpp"
 #include "core/pausing_deadline.hpp"
 #include "core/service_thread.hpp"
 #include "device/cuda/stream/stream_state.hpp"
@@ -112,6 +112,8 @@ class NcclWatchdog final : public StreamWatch,
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kNap = std::chrono::microseconds(100);
+  // Ranks of a host that have to ask other hosts within this time ask once.
+  static constexpr auto kTogether = std::chrono::milliseconds(100);
   friend class Call;
 
   void begin(CudaStream& stream, std::uint64_t first);
