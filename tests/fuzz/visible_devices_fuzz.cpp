@@ -24,7 +24,7 @@ std::vector<PhysicalGpu> const kWhole{{.uuid = {"GPU-27ae3a54-1236-c29e-e3a3-f1d
                                       {.uuid = {"GPU-0e153505-ffff-0000-0000-000000000000"}}};
 std::vector<PhysicalGpu> const kSplit{
     {.uuid = {"GPU-27ae3a54-1236-c29e-e3a3-f1d170f18334"},
-     .mig = {{"MIG-41b3aa00-0000-0000-0000-000000000001"}, {"MIG-41b3aa00-0000-0000-0000-000000000002"}},
+     .mig = {{{"MIG-41b3aa00-0000-0000-0000-000000000001"}}, {{"MIG-41b3aa00-0000-0000-0000-000000000002"}}},
      .mig_mode = true},
     {.uuid = {"GPU-0e153505-8466-b46e-c83c-8251dbfbcacd"}}};
 

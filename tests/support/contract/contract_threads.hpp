@@ -22,11 +22,12 @@ using ThreadedCase = std::tuple<int, ContractCase>;
 /// Runs the case over the communicators that `make(size, timeout)` gives, one for each rank.
 template <class Make>
 void run_contract_case(ThreadedCase const& threaded, Make make) {
-  auto const& [size, contract_case] = threaded;
+  int const size = std::get<0>(threaded);
+  ContractCase const& contract_case = std::get<1>(threaded);
   std::vector<std::unique_ptr<Communicator>> const communicators = make(size, CommunicatorOptions{}.timeout);
   std::mutex mutex;
   std::vector<std::vector<std::unique_ptr<Communicator>>> made;
-  run_ranks(size, [&, size = size, run = contract_case.run](int rank) {
+  run_ranks(size, [&](int rank) {
     std::size_t next = 0;
     ContractContext context{*communicators[static_cast<std::size_t>(rank)],
                             [&](std::chrono::milliseconds timeout) {
@@ -35,7 +36,7 @@ void run_contract_case(ThreadedCase const& threaded, Make make) {
                               if (next == made.size()) made.push_back(make(size, timeout));
                               return std::move(made[next++][static_cast<std::size_t>(rank)]);
                             }};
-    run(context);
+    contract_case.run(context);
   });
 }
 

@@ -81,7 +81,7 @@ TEST(DeviceMap, ShowsVirtualDevicesAndTheirLimits) {
 TEST(DeviceMap, OfAMigInstanceIsItsMemoryAndItsGpusNumber) {
   PhysicalGpu split = gpu(0);
   split.mig_mode = true;
-  split.mig = {{"MIG-1", MemoryInfo{8_GiB, 16_GiB}}};
+  split.mig = {{{"MIG-1"}, MemoryInfo{8_GiB, 16_GiB}}};
   DeviceMap const map = map_devices(
       std::vector{split}, std::vector<GpuId>{{"MIG-1"}}, [](GpuId const&) { return Limits(1); }, Limits(1));
   EXPECT_EQ(to_text(map),

@@ -17,7 +17,7 @@ using ::testing::IsEmpty;
 // cuDeviceGetCount and cuDeviceGetUuid under each value, driver of CUDA 13.0, two H200.
 std::string const kA = "GPU-27ae3a54-1236-c29e-e3a3-f1d170f18334";
 std::string const kB = "GPU-0e153505-8466-b46e-c83c-8251dbfbcacd";
-std::vector<PhysicalGpu> const kGpus{{kA, "NVIDIA H200"}, {kB, "NVIDIA H200"}};
+std::vector<PhysicalGpu> const kGpus{{{kA}, "NVIDIA H200"}, {{kB}, "NVIDIA H200"}};
 
 /// "0 1" for {kA, kB}.
 std::string logical_order(std::string const& value) {
@@ -137,7 +137,7 @@ TEST(CudaVisibleDevices, TheFirstEntryDecidesHowAllAreRead) {
 
 TEST(CudaVisibleDevices, AMigInstanceIsFoundByItsId) {
   std::string const id = "MIG-41b3aa00-0000-0000-0000-000000000001";
-  std::vector<PhysicalGpu> const split{{.uuid = {kA}, .mig = {{id}}}};
+  std::vector<PhysicalGpu> const split{{.uuid = {kA}, .mig = {{{id}}}}};
   EXPECT_THAT(read_cuda_visible_devices("MIG-41b3", split), ElementsAre(id));
 }
 

@@ -42,7 +42,7 @@ TEST(GpuChecks, AGpuTellsModelNumberMemoryAndWhoUsesIt) {
 TEST(GpuChecks, AnInstanceIsJudgedByItsOwnMemory) {
   PhysicalGpu cut = gpu(0, 40, {4711});
   cut.mig_mode = true;
-  cut.mig = {{"MIG-1", MemoryInfo{10_GiB, 10_GiB}}, {"MIG-2", MemoryInfo{{}, 10_GiB}}};
+  cut.mig = {{{"MIG-1"}, MemoryInfo{10_GiB, 10_GiB}}, {{"MIG-2"}, MemoryInfo{{}, 10_GiB}}};
   EXPECT_EQ(check_gpu({&cut, &cut.mig[0]}).verdict, kOk) << "the process may be a neighbour's";
   EXPECT_THAT(check_gpu({&cut, &cut.mig[0]}).found,
               AllOf(HasSubstr("MIG-1"), HasSubstr("10 GiB of 10 GiB free")));

@@ -56,7 +56,8 @@ TEST(Plan, EveryRankSeesTheWholeListAndBindsItsLogicalDevice) {
 TEST(Plan, AMigRankSeesItsOwnInstanceOnly) {
   std::string const one = "MIG-11111111-0000-0000-0000-000000000000";
   std::string const two = "MIG-22222222-0000-0000-0000-000000000000";
-  PhysicalGpu const split{.uuid = {kUuidA}, .name = "NVIDIA H200", .mig = {{one}, {two}}, .mig_mode = true};
+  PhysicalGpu const split{
+      .uuid = {kUuidA}, .name = "NVIDIA H200", .mig = {{{one}}, {{two}}}, .mig_mode = true};
   Machine machine = machine_with(8, {split});
   for (std::string const& inherited : {one + "," + two, std::string("0")}) {
     machine.cuda_visible_devices = inherited;
@@ -105,7 +106,7 @@ TEST(Plan, AFullGpuEndsIn75NamingItAndWhoUsesIt) {
   EXPECT_EQ(exit_code_of({"--gpus", "0"}, machine), 0) << "the other one is free";
   machine.gpus[1] = with_free(kGpuB, 512_MiB, {4711});
   EXPECT_EQ(exit_code_of({}, machine), 0);
-  PhysicalGpu split{.uuid = {kUuidA}, .name = "NVIDIA H200", .mig = {{"MIG-1", MemoryInfo{1_MiB, 16_GiB}}}};
+  PhysicalGpu split{.uuid = {kUuidA}, .name = "NVIDIA H200", .mig = {{{"MIG-1"}, MemoryInfo{1_MiB, 16_GiB}}}};
   split.mig_mode = true;
   EXPECT_EQ(exit_code_of({}, machine_with(2, {split})), 75);
 }

@@ -12,11 +12,10 @@ auto* const kCpus = VirtualCpus::before_all_tests(2);
 class DdpOracle : public ::testing::TestWithParam<std::tuple<int, OracleCase>> {};
 
 TEST_P(DdpOracle, ShardsGiveTheUpdateOfTheWholeBatch) {
-  auto const& [size, way] = GetParam();
+  int const size = std::get<0>(GetParam());
+  OracleCase const& way = std::get<1>(GetParam());
   auto worlds = World::in_process(size);
-  run_ranks(size, [&worlds, way = way](int rank) {
-    check_against_oracle(worlds[static_cast<std::size_t>(rank)], way);
-  });
+  run_ranks(size, [&](int rank) { check_against_oracle(worlds[static_cast<std::size_t>(rank)], way); });
 }
 
 // D15, with ranks that are threads of one process.
