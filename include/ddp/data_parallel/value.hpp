@@ -22,7 +22,9 @@ namespace DDP_EXPORT ddp {
 /// immutable; elements of tensors are shared as with Tensor. Any thread.
 class Value {
  public:
-  using List = std::vector<Value>;           ///< Vectors, tuples and pairs become one.
+  /// Vectors, tuples and pairs become one. A list in a list is List{Value(List{…})}: where braces alone name
+  /// both, some compilers copy the inner one.
+  using List = std::vector<Value>;
   using Map = std::map<std::string, Value>;  ///< By name.
   /// What it holds.
   enum class Kind { none, tensor, list, map, other };

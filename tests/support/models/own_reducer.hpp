@@ -28,6 +28,8 @@ class OwnReducer {
   OwnReducer(DeviceToy<T>& model, DistributedDataParallelOptions const& options,
              std::unique_ptr<Communicator> communicator, std::shared_ptr<StepCommits> commits = nullptr)
       : communicator_(std::move(communicator)),
+        compute_(make_compute_stream(world().device())),
+        comm_(make_comm_stream(world().device())),
         reducer_(ReducerRanks(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
                               std::chrono::seconds(30)),
                  {{world().device(), &backend_of(*communicator_), compute_.get(), comm_.get(), commits,
@@ -51,8 +53,8 @@ class OwnReducer {
 
  private:
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Stream> compute_ = make_compute_stream(world().device());
-  std::unique_ptr<Stream> comm_ = make_comm_stream(world().device());
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Stream> comm_;
   Reducer reducer_;
 };
 

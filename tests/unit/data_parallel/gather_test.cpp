@@ -105,7 +105,7 @@ TEST(Gather, P7WhatDiffersIsAnErrorThatNamesTheReplica) {
       {x, y,
        "replica 1 is a map of y, that of replica 0 is a map of x; every replica must return the same names"},
       {Value::List{floats({2})}, Value::List{}, "replica 1 is a list of 0, that of replica 0 is a list of 1"},
-      {Value::List{Value::List{floats({1, 2})}}, Value::List{Value::List{floats({1, 3})}},
+      {Value::List{Value(Value::List{floats({1, 2})})}, Value::List{Value(Value::List{floats({1, 3})})},
        "the output[0][0] of replica 1 is f32[1,3]"}};
   for (Case const& each : cases) {
     EXPECT_THAT(message_of([&] { static_cast<void>(gather(pair(each.first, each.second), Device{})); }),
