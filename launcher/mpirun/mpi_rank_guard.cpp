@@ -84,6 +84,12 @@ void remove_segment(std::string const& end) {
   }
 }
 
+// "ompi.4711"
+bool is_numbered(std::string_view name, std::string_view prefix) {
+  return name.size() > prefix.size() && name.starts_with(prefix) &&
+         name.find_first_not_of("0123456789", prefix.size()) == std::string_view::npos;
+}
+
 bool is_folder_of_daemons(std::filesystem::path const& path) {
   return path.filename().string().starts_with("ompi.");
 }
@@ -95,7 +101,7 @@ std::filesystem::path files_of_daemon() {
   std::filesystem::path const path(folder != nullptr ? folder : "");
   std::string const name = path.filename();
   bool const of_a_job = name.starts_with("jf.") && is_folder_of_daemons(path.parent_path());
-  bool const of_five = name.starts_with("prted.") || is_folder_of_daemons(path);
+  bool const of_five = is_numbered(name, "prted.") || is_numbered(name, "ompi.");
   return path.is_absolute() && (of_a_job || of_five) ? path : std::filesystem::path{};
 }
 

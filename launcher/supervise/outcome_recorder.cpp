@@ -221,7 +221,8 @@ bool OutcomeRecorder::heard_of_ranks() const noexcept {
 void OutcomeRecorder::no_more_is_heard(bool stopped_by_signal, Clock::time_point now) {
   RankOutcome& mpirun = ranks_.back();
   auto const behind = only_ranks(*this);
-  // Open MPI 5's mpirun exits at once when a daemon on another host has ended.
+  // Open MPI 5's mpirun exits at once when a daemon on another host has ended. Where it ends by itself, and
+  // its daemons after it, this blames another host's rank.
   bool const of_another_host = std::ranges::any_of(
       behind, [this](RankOutcome const& rank) { return rank.without_mpirun && rank.host != plan_.host; });
   for (RankOutcome& rank : behind) {

@@ -14,7 +14,7 @@ namespace ddp::mpi {
 
 /// Throws CommError(io) with MPI's words unless `result`, what a function of MPI returned, is success.
 void check(int result, char const* doing);
-/// The same for a message of two ranks, but returns false if the other one has gone: Open MPI 5 says so where
+/// The same, but returns false where a rank that takes part has gone: Open MPI 5 says so where
 /// its fault tolerance is on. Who it is, and why, the control plane tells.
 [[nodiscard]] bool got_through(int result, char const* doing);
 

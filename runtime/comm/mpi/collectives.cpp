@@ -18,16 +18,17 @@ std::byte* MpiCommunicator::scratch(std::size_t bytes) {
 
 // What a lost rank was to send never comes, though MPI takes the message for complete: finish_step() waits
 // until the control plane tells of the loss.
-void MpiCommunicator::note(int result, char const* doing) {
-  if (!mpi::got_through(result, doing)) lost_ = true;
+void MpiCommunicator::note(int result, char const* doing, std::size_t peer) {
+  if (!mpi::got_through(result, doing)) lost_ = peer;
 }
 
 void MpiCommunicator::give(std::size_t peer, void const* data, std::size_t bytes) {
   if (bytes == 0 || peer == group_.rank()) return;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
   note(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
-                 static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
-       "MPI_Isend");
+                 static_cast<int>(mpi::Tag::exchange), group_.comm(),
+                 &requests_.emplace_back(MPI_REQUEST_NULL)),
+       "MPI_Isend", peer);
   step_peers_.push_back(peer);
 }
 
@@ -35,8 +36,9 @@ void MpiCommunicator::get(std::size_t peer, void* data, std::size_t bytes) {
   if (bytes == 0 || peer == group_.rank()) return;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
   note(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
-                 static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
-       "MPI_Irecv");
+                 static_cast<int>(mpi::Tag::exchange), group_.comm(),
+                 &requests_.emplace_back(MPI_REQUEST_NULL)),
+       "MPI_Irecv", peer);
   step_peers_.push_back(peer);
 }
 
@@ -44,20 +46,23 @@ void MpiCommunicator::finish_step() {
   statuses_.assign(requests_.size(), {});
   group_.complete(
       [this] {
+        if (lost_) return false;
         int done = 0;
         int const result =
             MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
         if (result != MPI_ERR_IN_STATUS) {
-          note(result, "MPI_Testall");
+          static_cast<void>(mpi::got_through(result, "MPI_Testall"));
         } else {
-          for (MPI_Status const& status : statuses_) {
-            if (status.MPI_ERROR != MPI_ERR_PENDING) note(status.MPI_ERROR, "MPI_Testall");
+          for (std::size_t i = 0; i < statuses_.size(); ++i) {
+            int const error = statuses_[i].MPI_ERROR;
+            if (error != MPI_ERR_PENDING) note(error, "MPI_Testall", step_peers_[i]);
           }
         }
         return done != 0 && !lost_;
       },
       [this] {
         std::vector<std::size_t> members;
+        if (lost_) members.push_back(*lost_);
         for (std::size_t i = 0; i < requests_.size(); ++i) {
           bool const known = std::ranges::find(members, step_peers_[i]) != members.end();
           if (requests_[i] != MPI_REQUEST_NULL && !known) members.push_back(step_peers_[i]);
@@ -193,8 +198,8 @@ void MpiCommunicator::broadcast(Operation const& operation) {
     // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
     note(MPI_Ibcast(static_cast<std::byte*>(operation.out) + offset,
                     static_cast<int>(std::min(kChunkBytes, bytes - offset)), MPI_BYTE, operation.root.value(),
-                    group_.comm(), &requests_.emplace_back()),
-         "MPI_Ibcast");
+                    group_.comm(), &requests_.emplace_back(MPI_REQUEST_NULL)),
+         "MPI_Ibcast", operation.root.index());
     step_peers_.push_back(operation.root.index());
     finish_step();
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -40,7 +41,7 @@ class MpiCommunicator final : public HostCommunicatorBase {
   // One step of a collective: messages to and from all peers at once. None go to this rank itself.
   void give(std::size_t peer, void const* data, std::size_t bytes);
   void get(std::size_t peer, void* data, std::size_t bytes);
-  void note(int result, char const* doing);
+  void note(int result, char const* doing, std::size_t peer);
   void finish_step();
 
   void collect_parts(Operation const& operation, void const* mine, std::size_t length);
@@ -52,7 +53,7 @@ class MpiCommunicator final : public HostCommunicatorBase {
   mutable mpi::Group group_;
   std::vector<MPI_Request> requests_;    // of the step
   std::vector<MPI_Status> statuses_;     // of each request, where MPI_Testall says so
-  bool lost_ = false;                    // MPI has said that the other rank of a message has gone
+  std::optional<std::size_t> lost_;      // of whom MPI has said that it has gone
   std::vector<std::size_t> step_peers_;  // of each request
   std::vector<std::byte> scratch_;
   std::vector<double> factors_;
