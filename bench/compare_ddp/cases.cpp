@@ -183,7 +183,8 @@ Case make_case(std::string const& name, bool tiny, int rank, torch::Device devic
   if (name == "gpt2-medium-amp") return make_gpt2("amp", true, tiny, rank, device);
   if (name == "gpt2-clipped" || name == "gpt2-accumulated") {
     Case made = make_gpt2("amp", false, tiny, rank, device);
-    (name == "gpt2-clipped" ? made.clip_norm = 1 : made.micro_steps = 4);
+    if (name == "gpt2-clipped") made.clip_norm = 1;
+    if (name == "gpt2-accumulated") made.micro_steps = 4;
     return made;
   }
   if (name == "gpt2-dropping") return make_dropping_gpt2(tiny, rank, device);

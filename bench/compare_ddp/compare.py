@@ -99,6 +99,8 @@ def parse():
         for each in given:
             if each not in known:
                 parser.error(f'there is no {what} "{each}"; there are {", ".join(known)}')
+    if "c10d" in options.sides and {"gpt2-accumulated", "gpt2-dropping"} & set(options.cases):
+        parser.error("side c10d has a static graph: expected neither gpt2-accumulated nor gpt2-dropping with it; give --sides")
     if not options.launch:
         beside = [options.bin / "ddp-launch", options.bin.parent.parent / "launcher/ddp-launch"]
         options.launch = next((str(each.resolve()) for each in beside if each.exists()), "ddp-launch")

@@ -210,6 +210,8 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     return one.loss();
   };
   torch::Tensor loss;
+  bool const side_clips = wrapped && wrapped->clipped_norm().defined();
+  double norm_before = 0;  // of the gradients that were clipped here
   auto const enqueue = [&] {
     one.net->zero_grad();
     for (int micro_step = 1; micro_step < one.micro_steps; ++micro_step) {
@@ -220,8 +222,8 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     loss = forward();
     if (wrapped) wrapped->before_backward(loss);
     loss.backward();
-    if (one.clip_norm > 0 && !(wrapped && wrapped->clips())) {
-      torch::nn::utils::clip_grad_norm_(parameters, one.clip_norm);
+    if (one.clip_norm > 0 && !side_clips) {
+      norm_before = torch::nn::utils::clip_grad_norm_(parameters, one.clip_norm);
     }
     if (wrapped) optimizer.skip_where(wrapped->found_nonfinite());
     if (sharded != nullptr) {
@@ -241,7 +243,9 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     losses.push_back(recorded ? loss.detach().clone() : loss.detach());  // a graph's are all in one place
   };
   step();
-  double const first_norm = norm_of(averages(parameters, sharded));
+  double first_norm = norm_before;
+  if (one.clip_norm == 0) first_norm = norm_of(averages(parameters, sharded));
+  if (side_clips) first_norm = wrapped->clipped_norm().item<double>();
   for (std::int64_t i = 1; i < options.warm_up; ++i) step();
   wait(device);
   side.barrier();

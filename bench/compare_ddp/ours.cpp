@@ -24,12 +24,15 @@ class OurModule : public Wrapped {
     if (options.shard)
       sharded_.emplace(model_, options.make, ddp::libtorch::ShardedOptimizer::Groups{}, *options.shard);
     checked_ = options.checked;
+    clips_ = options.clip_norm > 0;
   }
   void without_exchange(std::function<void()> const& backward) override {
     auto const guard = model_.no_sync();
     backward();
   }
-  [[nodiscard]] bool clips() const override { return true; }
+  [[nodiscard]] torch::Tensor clipped_norm() const override {
+    return clips_ ? model_.gradient_norm() : torch::Tensor();
+  }
   [[nodiscard]] torch::Tensor found_nonfinite() const override {
     return checked_ ? model_.found_nonfinite() : torch::Tensor();
   }
@@ -57,6 +60,7 @@ class OurModule : public Wrapped {
   ddp::libtorch::DistributedDataParallel model_;
   std::optional<ddp::libtorch::ShardedOptimizer> sharded_;
   bool checked_ = false;
+  bool clips_ = false;
 };
 
 constexpr int kWarmUp = 3;  // steps before one is recorded

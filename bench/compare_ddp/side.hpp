@@ -48,8 +48,9 @@ class Wrapped {
   virtual void before_backward(torch::Tensor const& loss) { static_cast<void>(loss); }
   /// Calls `backward`, whose gradients do not travel: those of the next one take them along.
   virtual void without_exchange(std::function<void()> const& backward) = 0;
-  /// Whether it clips gradients to WrapOptions::clip_norm.
-  [[nodiscard]] virtual bool clips() const { return false; }
+  /// The norm of the last step's gradients before they were clipped to WrapOptions::clip_norm; undefined if
+  /// the side does not clip.
+  [[nodiscard]] virtual torch::Tensor clipped_norm() const { return {}; }
   /// With WrapOptions::checked: 1 where the optimizer is to skip the step.
   [[nodiscard]] virtual torch::Tensor found_nonfinite() const { return {}; }
   /// With WrapOptions::shard: what updates the parameters.

@@ -157,6 +157,10 @@ def hashed(count, stream, device):
     return x.bitwise_xor_(x >> 15)
 
 
+MICRO_STEPS = {"gpt2-accumulated": 4}  # of a step; otherwise one
+CLIP_NORM = {"gpt2-clipped": 1.0}
+
+
 def uniform(shape, stream, device):
     count = math.prod(shape)
     return hashed(count, stream, device).to(torch.float64).mul_(1 / 2147483648.0).sub_(1.0).view(shape)
@@ -304,21 +308,22 @@ def measure_here(options, device, name, case, mode):
     word = torch.zeros(1, device=device)
     losses = []
     loss = None
+    norm_before = None  # of gradients that were clipped
 
     def forward():
         with torch.autocast(device.type, torch.bfloat16) if under_autocast else contextlib.nullcontext():
             return model(*data)
 
     def enqueue():
-        nonlocal loss
+        nonlocal loss, norm_before
         optimizer.zero_grad(set_to_none=True)
-        for _ in range(3 if name == "gpt2-accumulated" else 0):
+        for _ in range(MICRO_STEPS.get(name, 1) - 1):
             with model.no_sync() if model is not net else contextlib.nullcontext():
                 forward().backward()
         loss = forward()
         loss.backward()
-        if name == "gpt2-clipped":
-            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        if name in CLIP_NORM:
+            norm_before = nn.utils.clip_grad_norm_(net.parameters(), CLIP_NORM[name])
         optimizer.step()
         if mode == "meet":
             dist.all_reduce(word)
@@ -333,7 +338,7 @@ def measure_here(options, device, name, case, mode):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     step()
-    first_norm = gradient_norm(net)
+    first_norm = gradient_norm(net) if norm_before is None else norm_before.item()
     graph_after = options.warm_up - 2  # at least 11 steps, says PyTorch's documentation
     for number in range(1, options.warm_up):
         if options.graph and device.type == "cuda" and number == graph_after:

@@ -69,10 +69,10 @@ class Reducer {
   }
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
   void rebind_value(std::size_t index, TensorView const& value);
-  /// `make`, collective, makes a lane between the CPUs of all ranks. If some rank leaves a parameter out in
-  /// the first step, it is called then, and from then on has_gradient() waits for other hosts, not for GPUs
-  /// (R27).
-  void set_host_lane(std::function<ReducerLane()> make) { make_host_lane_ = std::move(make); }
+  /// `make`, collective, makes a lane between the CPUs of all ranks. It is called at the end of the first
+  /// step if some rank left a parameter out there and buckets may be rebuilt. From then on has_gradient()
+  /// waits for the other ranks' CPUs, not for GPUs (R27).
+  void set_cpu_lane(std::function<ReducerLane()> make) { make_cpu_lane_ = std::move(make); }
   void tell_with_tail(std::size_t flags, UsedParameters::TellFlags say);
   [[nodiscard]] std::span<std::uint8_t const> told_with_tail();
 
@@ -177,8 +177,8 @@ class Reducer {
   StepParts parts_;
   std::unique_ptr<BucketReduction> reduction_;
   BucketUpdates updates_;
-  std::function<ReducerLane()> make_host_lane_;
-  std::optional<ReducerLane> host_lane_;
+  std::function<ReducerLane()> make_cpu_lane_;
+  std::optional<ReducerLane> cpu_lane_;
   std::optional<ShardedValues> values_;  // with Options::sharding
   std::uint64_t slices_updated_ = 0;     // the step, from 1, behind which update_slices() was called last
   bool updated_in_recording_ = false;    // update_slices() was

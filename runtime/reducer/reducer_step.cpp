@@ -162,9 +162,9 @@ void Reducer::prepare_further_steps(std::span<std::size_t const> arrival,
     AgreedOrder const order = state_.buckets.agreed_order(arrival, left_out, state_.ranks);
     auto plan = state_.buckets.plan_for(order.parameters);
     if (*plan != state_.buckets.plan()) use_plan(std::move(plan));
-    if (order.leaves_out && make_host_lane_) {
-      host_lane_ = make_host_lane_();
-      parts_.used.tell_over(*host_lane_);
+    if (order.leaves_out && make_cpu_lane_) {
+      cpu_lane_ = make_cpu_lane_();
+      parts_.used.tell_over(*cpu_lane_);
     }
   }
   choose_queues();
@@ -237,7 +237,7 @@ void Reducer::fail(std::exception const& error) noexcept {
     if (state_.step.state != StepState::failed) state_.step.failure = error.what();
     state_.step.state = StepState::failed;
     for (ReducerLane const& lane : state_.lanes) lane.communicator->abort(error.what());
-    if (host_lane_) host_lane_->communicator->abort(error.what());
+    if (cpu_lane_) cpu_lane_->communicator->abort(error.what());
     for (ReducerLane const& lane : state_.lanes) drain(*lane.comm_stream);
     for (auto const& stream : updates_.streams()) drain(*stream);
     state_.memory.release_sources();
@@ -292,7 +292,7 @@ Reducer::~Reducer() {
     });
   }
   for (ReducerLane const& lane : state_.lanes) drain(*lane.comm_stream);
-  if (host_lane_) drain(*host_lane_->comm_stream);
+  if (cpu_lane_) drain(*cpu_lane_->comm_stream);
   for (auto const& stream : updates_.streams()) drain(*stream);
   for (ReducerLane const& lane : state_.lanes) drain(*lane.compute_stream);
   if (parts_.statistics) parts_.statistics->report_rest();

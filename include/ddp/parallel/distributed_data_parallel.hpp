@@ -175,7 +175,8 @@ class DistributedDataParallel {
   void zero_gradients();
 
   /// Whether any rank marked parameter `index` in the last synchronised step. If not, its gradient is zero
-  /// and an optimizer should skip it. Waits for the step's communication.
+  /// and an optimizer should skip it. Waits until every rank has ended the step's backward pass, and not
+  /// always for the averages: it is no wait for the step.
   [[nodiscard]] bool has_gradient(std::size_t index);
 
   /// The same for all parameters without waiting: u8[parameters], 1 for those that any rank marked in the

@@ -139,14 +139,15 @@ class World {
   /// Does nothing, and warns, for the error for which it was rebuilt last: who calls it twice disturbs
   /// nobody.
   ///
-  /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. So it
-  /// does, with more words, where the job ends with its first lost rank. Throws Error(unsupported) where
-  /// something hangs on this World that cannot follow: a sub-group, a guard of no_sync(), and, if Replicated
-  /// was not told how to go back to a checkpoint, sharding; on a GPU sharding, on_bucket_ready(), join(), and
-  /// parameters on several devices. Throws CommError(mismatch) if ranks have made their steps in other
-  /// orders. Throws Error(invalid_state) if fewer than --min-ranks are left, and if no rank has the values of
-  /// a whole number of steps, since on_bucket_ready() has updated parts of the model, and there is no way
-  /// back. Throws also what ControlPlane::rebuild() throws.
+  /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. Where
+  /// the job ends with its first lost rank it throws `error` too, with advice behind its words; of CPU ranks
+  /// only if nothing else is refused. Throws Error(unsupported) where something hangs on this World that
+  /// cannot follow: a sub-group, a guard of no_sync(), and, if Replicated was not told how to go back to a
+  /// checkpoint, sharding; on a GPU sharding, on_bucket_ready(), join(), and parameters on several devices.
+  /// Throws CommError(mismatch) if ranks have made their steps in other orders. Throws Error(invalid_state)
+  /// if fewer than --min-ranks are left, and if no rank has the values of a whole number of steps, since
+  /// on_bucket_ready() has updated parts of the model, and there is no way back. Throws also what
+  /// ControlPlane::rebuild() throws.
   void rebuild(CommError const& error, Replicated& state);
   /// How often it was rebuilt: Membership::number.
   [[nodiscard]] int membership() const noexcept;

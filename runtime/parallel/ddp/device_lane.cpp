@@ -71,10 +71,11 @@ std::unique_ptr<Communicator> connect(World const& world, std::string const& nam
 }  // namespace
 
 DeviceLane::DeviceLane(World const& world, std::string const& name, Device device, Stream* compute,
-                       bool in_rank_order)
-    : world_(world) {
+                       bool in_rank_order, Spares spares)
+    : world_(world), spares_(spares) {
   std::string const recorded = text(name, " on ", to_string(device.kind));
-  if (auto spare = take_spare(world, name, device, in_rank_order)) {
+  auto spare = spares == Spares::none ? std::nullopt : take_spare(world, name, device, in_rank_order);
+  if (spare) {
     kept_ = *std::move(spare);
     backend_of(*kept_.communicator).record_as(recorded);
   } else {
@@ -90,7 +91,7 @@ DeviceLane::DeviceLane(World const& world, std::string const& name, Device devic
 }
 
 DeviceLane::~DeviceLane() {
-  if (!kept_.communicator || !is_healthy(kept_)) return;
+  if (spares_ == Spares::none || !kept_.communicator || !is_healthy(kept_)) return;
   try {
     WorldAccess::state(world_).spares.push_back(std::move(kept_));
   } catch (std::exception const& error) {  // no memory: it is not kept

@@ -15,9 +15,12 @@ namespace ddp {
 /// another order on another rank. One thread at a time.
 class DeviceLane {
  public:
+  /// none: for a lane that is made in a step. Steps of two models may end in two threads.
+  enum class Spares { used, none };
   /// Collective over the World. `name`: of the object, equal on every rank. Without `compute`, a compute
   /// stream of its own. Throws what connecting ranks throws.
-  DeviceLane(World const& world, std::string const& name, Device device, Stream* compute, bool in_rank_order);
+  DeviceLane(World const& world, std::string const& name, Device device, Stream* compute, bool in_rank_order,
+             Spares spares = Spares::used);
   DeviceLane(DeviceLane const&) = delete;
   DeviceLane& operator=(DeviceLane const&) = delete;
   /// When nothing runs on its streams. A communicator that has failed is not kept.
@@ -27,6 +30,7 @@ class DeviceLane {
 
  private:
   World world_;
+  Spares spares_;
   SpareLane kept_;  // for the next one
   std::unique_ptr<Stream> compute_stream_;
   ReducerLane lane_;

@@ -213,13 +213,13 @@ void DistributedDataParallel::build(Parts& parts, std::string const& name, std::
                    here.options().timeout),
       lanes, std::move(parameters), options,
       text("buffers ", to_string(options.buffer_sync), options.deterministic ? ", deterministic" : ""));
-  RankInfo const& job = WorldAccess::state(here).info;
-  if (here.device().kind == DeviceKind::cuda && job.local_size == job.size &&
-      here.communicator_options().backend.empty()) {
-    parts.reducer->set_host_lane([engine = engine_.get(), name] {
+  ReducerLane const& first = lanes.front();
+  if (first.device.kind == DeviceKind::cuda &&
+      first.communicator->sees_calls()) {  // all ranks are on one host
+    parts.reducer->set_cpu_lane([engine = engine_.get(), name] {
       auto& all = engine->parts.lanes;
-      all.push_back(
-          std::make_unique<DeviceLane>(engine->world, text(name, "/hosts"), Device{}, nullptr, false));
+      all.push_back(std::make_unique<DeviceLane>(engine->world, text(name, "/cpus"), Device{}, nullptr, false,
+                                                 DeviceLane::Spares::none));
       return all.back()->lane();
     });
   }

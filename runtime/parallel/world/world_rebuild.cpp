@@ -27,7 +27,7 @@ namespace {
 constexpr std::chrono::seconds kUntilALossIsKnown{1};
 
 constexpr std::string_view kOnlyUnderSurvive =
-    "ranks with a GPU go on only where ddp-launch --survive has started them";
+    "ranks with a GPU go on only where ddp-launch --survive has started them, or with DDP_MIN_RANKS";
 
 bool ends_with_first_loss(WorldState const& state) {
   return state.device.kind == DeviceKind::cuda && !state.communicator_options.commits;
@@ -257,7 +257,7 @@ void go_on(WorldState& state, Replicated const& replicated, Membership const& ne
 
 // The same loss, so that a report names it as the consequence that it is, and why nobody goes on.
 CommError final_loss(CommError const& error, std::string_view why) {
-  return {error.failure(), text(error.what(), "; World::rebuild(): ", why)};
+  return {error.failure(), text(error.what(), "; ", why)};
 }
 
 // `loss`: for which it is, null for a newcomer.

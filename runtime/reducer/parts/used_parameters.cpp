@@ -17,7 +17,7 @@ UsedParameters::UsedParameters(ReducerState const& of, RankWeights const& weight
 void UsedParameters::tell_over(ReducerLane const& lane) { told_.emplace(lane, of_.parameters.size(), false); }
 
 bool UsedParameters::by_any(std::size_t parameter) {
-  RankFlags& told = hosts_know_ ? *told_ : sent_[answering_lane_];
+  RankFlags& told = cpus_know_ ? *told_ : sent_[answering_lane_];
   told.fetch();
   return told.by_any(parameter);
 }
@@ -62,8 +62,8 @@ void UsedParameters::tail() {
   bool const is_exempt = of_.step.kind == StepKind::joined || (refuses_ && weights_.given() == 0.0);
   std::span<std::uint8_t const> const used = is_exempt ? exempt_ : of_.marks.used();
   sent.exchange(used);
-  hosts_know_ = told_ && !of_.step.is_recorded();
-  if (!hosts_know_) return;
+  cpus_know_ = told_ && !of_.step.is_recorded();
+  if (!cpus_know_) return;
   told_->fetch();  // of the last step: its memory is used again
   told_->exchange(used);
 }

@@ -33,7 +33,7 @@ class UsedParameters final : public StepPart {
   /// A recorded step was enqueued again.
   void was_sent() noexcept {
     sent_[answering_lane_].was_sent();
-    hosts_know_ = false;
+    cpus_know_ = false;
   }
   /// From now on `flags` more bytes, which `say` writes, go with the message.
   void carry(std::size_t flags, TellFlags say);
@@ -54,7 +54,7 @@ class UsedParameters final : public StepPart {
   bool refuses_;
   std::vector<RankFlags> sent_;       // by lane
   std::optional<RankFlags> told_;     // between CPUs
-  bool hosts_know_ = false;           // the last step was told so
+  bool cpus_know_ = false;            // the last step was told so
   std::vector<std::uint8_t> exempt_;  // what an exempt rank sends
   TellFlags say_;
   std::vector<std::uint8_t> flags_;

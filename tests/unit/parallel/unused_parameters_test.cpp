@@ -113,14 +113,14 @@ TEST_P(Storages, R27AParameterThatARankHasLeftOutDelaysNoOther) {
 }
 
 // As GPU ranks of one host do. The second of the plan nobody uses.
-TEST_P(Storages, R27HostsTellEachOtherWhatAnyRankUsedOnceARankHasLeftSomethingOut) {
+TEST_P(Storages, R27CpusTellEachOtherWhatAnyRankUsedOnceARankHasLeftSomethingOut) {
   on_ranks(2, [&](World const& world) {
     ToyModel model({4, 5, 4});
     HostStream comm_stream;
     HostStream host_stream;
     std::unique_ptr<Communicator> hosts;
     auto const reducer = make_reducer(world, model, comm_stream, GetParam());
-    reducer->set_host_lane([&] {
+    reducer->set_cpu_lane([&] {
       EXPECT_EQ(hosts, nullptr) << "a second lane";
       hosts = world.communicator().split(all_ranks(2), "hosts");
       return ReducerLane{world.device(), &backend_of(*hosts), &world.stream(), &host_stream};
@@ -142,12 +142,12 @@ TEST_P(Storages, R27HostsTellEachOtherWhatAnyRankUsedOnceARankHasLeftSomethingOu
   });
 }
 
-TEST_P(Storages, R27HostsTellEachOtherNothingWhereEveryParameterIsUsed) {
+TEST_P(Storages, R27CpusTellEachOtherNothingWhereEveryParameterIsUsed) {
   on_ranks(2, [&](World const& world) {
     ToyModel model({4, 5});
     HostStream comm_stream;
     auto const reducer = make_reducer(world, model, comm_stream, GetParam());
-    reducer->set_host_lane([]() -> ReducerLane { throw Error(ErrorCode::invalid_state, "nobody needs it"); });
+    reducer->set_cpu_lane([]() -> ReducerLane { throw Error(ErrorCode::invalid_state, "nobody needs it"); });
     for (int step = 0; step < 2; ++step) {
       reducer->gradient_ready(1);
       reducer->gradient_ready(0);

@@ -60,7 +60,7 @@ TEST(UsedParameters, R7R11ARankWithoutSayIsNotComplainedOf) {
 
 // What hosts tell each other is asked for then, and what the lane's device says is not waited for. A step
 // that is enqueued again from a recording is only known to the device.
-TEST(UsedParameters, R27HostsAnswerOnceTheyHaveALane) {
+TEST(UsedParameters, R27CpusAnswerOnceTheyHaveALane) {
   FakeCommunicator hosts(2);
   HostStream host_stream;
   Used all(false);
