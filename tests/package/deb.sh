@@ -5,8 +5,8 @@
 set -euo pipefail
 build=$1 work=$2/deb version=$3
 kinds=("${@:4}") missing=
-for tool in dpkg-deb dpkg-shlibdeps; do
-  command -v "$tool" >/dev/null || { echo "SKIPPED: no $tool here (packages dpkg and dpkg-dev)"; exit 77; }
+for tool in dpkg-deb dpkg-shlibdeps file; do
+  command -v "$tool" >/dev/null || { echo "SKIPPED: no $tool here (packages dpkg, dpkg-dev and file)"; exit 77; }
 done
 rm -rf "$work"
 mkdir -p "$work"
