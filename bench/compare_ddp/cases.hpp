@@ -1,4 +1,4 @@
-// The models that are compared, with their data. torch_ddp.py has the same, to the bit.
+// The models that are compared, with their data. torch_cases.py has the same, to the bit.
 #pragma once
 
 #include <torch/torch.h>
