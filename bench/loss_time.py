@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What going on after a lost rank costs, and how fast it is (R26): loss_time.py [BUILD_FOLDER] [--ranks 2,4 | --gpus 0,1] [--runs N] [--json FILE]
+"""What going on after a lost rank costs, and how fast it is (R26): loss_time.py [BUILD_FOLDER] [--ranks 2,4 | --gpus 0,1] [--kill N] [--replace] [--runs N] [--json FILE]
 
 Without a loss: runs of train_mlp with and without --survive, by turns; seconds of training for each sample, and their ratio.
-With one: from SIGKILL of the last rank until rank 0 has the averages of the next step, as its timeline (DDP_TRACE) has it, with
+With one: from SIGKILL of the last rank (--kill N: of the last N, at once) until rank 0 has the averages of the next step, as its timeline (DDP_TRACE) has it, with
 `ddp-launch --survive` and, by turns, with `--max-restarts 1`, where new processes go on from the last checkpoint. Both write
-checkpoints. Medians, fastest and slowest. On a machine on which nothing else runs: a step takes less than a millisecond.
+checkpoints. With --replace, which leaves out the rest, new processes stand for lost ranks: until the next step of those that are
+left, and until the first one of all. Medians, fastest and slowest. On a machine on which nothing else runs: a step takes less than a millisecond.
 """
 import argparse
 import datetime
@@ -42,40 +43,45 @@ def sample_time(build, where, survives):
         return 1e6 / json.loads((folder / "log").read_text().splitlines()[-1])["samples_per_second"]
 
 
-def last_rank(job):
+def last_ranks(job, number):
     children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    return max(int(pid) for pid in children if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "train_mlp")
+    return sorted(int(pid) for pid in children if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "train_mlp")[-number:]
 
 
-def next_step(timeline):
-    """When rank 0 had the averages of its first step after a loss, in nanoseconds since 1970."""
+def next_steps(timeline):
+    """When rank 0 had the averages of its first step after each rebuild, or of its first one, in nanoseconds since 1970."""
     trace = json.loads(timeline.read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    rebuilt = max((span["ts"] + span["dur"] for span in spans if span["cat"] == "rebuild"), default=0)
-    steps = (span["ts"] + span["dur"] for span in spans if span["name"] == "bucket 0" and span["ts"] > rebuilt)
-    return trace["otherData"]["unix_ns"] + 1000 * min(steps)
+    rebuilt = sorted(span["ts"] + span["dur"] for span in spans if span["cat"] == "rebuild") or [0]
+    steps = sorted((span["ts"], span["ts"] + span["dur"]) for span in spans if span["name"] == "bucket 0")
+    return [trace["otherData"]["unix_ns"] + 1000 * next(end for begin, end in steps if begin > after)
+            for after in rebuilt if steps[-1][0] > after]
 
 
-def loss_time(build, where, survives):
-    """Milliseconds from SIGKILL until the next step."""
+def loss_time(build, where, ranks, kill, survives, replace=False):
+    """Milliseconds from SIGKILL until the next step, and until the first one of the membership that stays."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         options, more = (["--survive"], ["--survive"]) if survives else (["--max-restarts", "1"], ["--resume"])
+        options += ["--replace", str(kill)] if replace else []
         job = launch(build, folder, where, options,
                      ["--limit", "5000", "--epochs", "10000", "--checkpoint", "saved", "--checkpoint-every", "50", *more],
                      DDP_TRACE=str(folder / "traces"))
         while not (folder / "saved/latest").exists():
             time.sleep(0.01)
         time.sleep(0.1)
+        lost = last_ranks(job, kill)
         killed = time.time_ns()
-        os.kill(last_rank(job), signal.SIGKILL)
-        goes_on = "going on with" if survives else "resumed from"
+        for rank in lost:
+            os.kill(rank, signal.SIGKILL)
+        goes_on = f"going on with {ranks if replace else ranks - kill} ranks" if survives else "resumed from"
         while goes_on not in (folder / "out").read_text():
             time.sleep(0.01)
         time.sleep(0.1)  # some steps
         job.terminate()
         ended_well(job, folder, 128 + signal.SIGTERM)
-        return (next_step(folder / "traces/rank0.json") - killed) / 1e6
+        steps = [(step - killed) / 1e6 for step in next_steps(folder / "traces/rank0.json")]
+        return steps[0], steps[-1]
 
 
 def by_turns(runs, measure):
@@ -96,6 +102,8 @@ def main():
     options.add_argument("build", nargs="?", default="build/default", type=lambda path: pathlib.Path(path).resolve())
     options.add_argument("--ranks", default="2,4", help="of CPUs")
     options.add_argument("--gpus", help="a rank on each of these, instead")
+    options.add_argument("--kill", type=int, default=1, help="ranks, at once")
+    options.add_argument("--replace", action="store_true", help="new processes stand for lost ranks")
     options.add_argument("--runs", type=int, default=21)
     options.add_argument("--json")
     given = options.parse_args()
@@ -104,15 +112,23 @@ def main():
     jobs = [["--gpus", given.gpus]] if given.gpus else [["--cpus", ranks] for ranks in given.ranks.split(",")]
     for where in jobs:
         ranks = len(given.gpus.split(",")) if given.gpus else int(where[1])
-        survives, plain = by_turns(given.runs, lambda side: sample_time(given.build, where, side))
-        ratio = statistics.median(survives) / statistics.median(plain)
-        print(f"{ranks} ranks, no loss: {words_of(survives, 'us')} a sample with --survive, {words_of(plain, 'us')} without: "
-              f"{ratio:.4f} x", flush=True)
-        goes_on, restarts = by_turns(given.runs, lambda side: loss_time(given.build, where, side))
-        print(f"{ranks} ranks, from SIGKILL to the next step: {words_of(goes_on, 'ms')} with --survive, "
-              f"{words_of(restarts, 'ms')} restarted from a checkpoint", flush=True)
-        result["rows"].append({"ranks": ranks, "gpus": given.gpus, "sample_us": survives, "plain_sample_us": plain, "ratio": ratio,
-                               "survive_ms": goes_on, "restart_ms": restarts})
+        row = {"ranks": ranks, "gpus": given.gpus, "kill": given.kill}
+        result["rows"].append(row)
+        if given.replace:
+            times = [loss_time(given.build, where, ranks, given.kill, True, True) for run in range(given.runs)]
+            row["survive_ms"], row["replaced_ms"] = zip(*times)
+            print(f"{ranks} ranks, from SIGKILL of {given.kill}: {words_of(row['survive_ms'], 'ms')} to the next step, "
+                  f"{words_of(row['replaced_ms'], 'ms')} to the first step with their replacements", flush=True)
+            continue
+        if given.kill == 1:
+            row["sample_us"], row["plain_sample_us"] = by_turns(given.runs, lambda side: sample_time(given.build, where, side))
+            row["ratio"] = statistics.median(row["sample_us"]) / statistics.median(row["plain_sample_us"])
+            print(f"{ranks} ranks, no loss: {words_of(row['sample_us'], 'us')} a sample with --survive, "
+                  f"{words_of(row['plain_sample_us'], 'us')} without: {row['ratio']:.4f} x", flush=True)
+        row["survive_ms"], row["restart_ms"] = by_turns(
+            given.runs, lambda side: loss_time(given.build, where, ranks, given.kill, side)[-1])
+        print(f"{ranks} ranks, from SIGKILL of {given.kill} to the next step: {words_of(row['survive_ms'], 'ms')} with --survive, "
+              f"{words_of(row['restart_ms'], 'ms')} restarted from a checkpoint", flush=True)
     if given.json:
         pathlib.Path(given.json).write_text(json.dumps(result, indent=2) + "\n")
 

@@ -97,5 +97,66 @@ TEST_F(ExamplesOnGpus, HelloAllReduceSplitsItsStartIntoLauncherCudaNcclAndTheOpe
   EXPECT_LT(start.at("total").get<double>(), 60.0);
 }
 
+// A sharded training on some GPUs, stopped at its first checkpoint, that others go on with.
+struct Moved {
+  std::size_t gpus;  // that it needs
+  std::string from;
+  std::vector<std::string> to;
+};
+
+class SavedTrainingOnGpus : public ExamplesOnGpus, public ::testing::WithParamInterface<Moved> {
+ protected:
+  [[nodiscard]] static std::string train(std::string const& places, std::string const& more) {
+    return text(DDP_LAUNCH, ' ', places, " --no-prefix --log-dir logs -- ", TRAIN_MLP,
+                " --synthetic --limit 6000 --hidden 64,48 --batch 120 --epochs 16 ", more);
+  }
+  /// The last record of --log-json.
+  [[nodiscard]] nlohmann::json record(std::string const& log) const {
+    return nlohmann::json::parse(lines(read_file(folder_.path() / log)).back());
+  }
+};
+
+TEST_P(SavedTrainingOnGpus, R25GoesOnOnFewerGpusShardedAndNot) {
+  if (gpus_ < GetParam().gpus) GTEST_SKIP() << "needs " << GetParam().gpus << " GPUs, found " << gpus_;
+  auto const whole = run_alone(train(GetParam().from, "--log-json whole"));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  auto const expected = record("whole");
+  auto const stopped =
+      run_shell(folder_.path(),
+                text(train(GetParam().from, "--shard --checkpoint saved --checkpoint-every 20"),
+                     " & pid=$!\nfor i in $(seq 6000); do test -e saved/latest && break; sleep 0.01; done\n"
+                     "kill -TERM $pid\nwait $pid"),
+                120);
+  ASSERT_EQ(stopped.exit_code, 143) << stopped.err;
+  int next = 0;
+  for (auto const& places : GetParam().to) {
+    for (std::string const shard : {"", "--shard "}) {
+      std::string const log = text("log", ++next);
+      auto const outcome = run_shell(
+          folder_.path(),
+          text("cp -r saved saved", next, " && exec ",
+               train(places, text(shard, "--resume --checkpoint saved", next, " --log-json ", log))),
+          120);
+      ASSERT_EQ(outcome.exit_code, 0) << places << ' ' << shard << outcome.err;
+      EXPECT_THAT(outcome.out, HasSubstr("resumed from "));
+      auto const found = record(log);
+      double const loss = expected.at("test_loss");
+      EXPECT_NEAR(found.at("test_loss").get<double>(), loss, 5e-3 * loss) << places << ' ' << shard;
+      ASSERT_EQ(found.at("parameters").size(), expected.at("parameters").size());
+      for (std::size_t i = 0; i < found.at("parameters").size(); ++i) {
+        double const norm = expected.at("parameters")[i].at("norm");
+        EXPECT_NEAR(found.at("parameters")[i].at("norm").get<double>(), norm, 5e-3 * norm)
+            << places << ' ' << shard << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Places, SavedTrainingOnGpus,
+    ::testing::Values(Moved{1, "--gpus 0 --virtual 4", {"--gpus 0 --virtual 2", "--gpus 0"}},
+                      Moved{2, "--gpus 0,1", {"--gpus 0"}},
+                      Moved{4, "--gpus 0,1,2,3", {"--gpus 0,1", "--gpus 0"}}));
+
 }  // namespace
 }  // namespace ddp::testing
