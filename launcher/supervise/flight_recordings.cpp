@@ -20,6 +20,11 @@ FlightRecordings::FlightRecordings(int ranks) {
   }
 }
 
+std::uint64_t FlightRecordings::steps(Rank rank) const {
+  auto const flight = read(rank);
+  return flight && flight->progress ? flight->progress->steps : 0;
+}
+
 void FlightRecordings::renew(Rank rank) {
   memory_[rank.index()] = make_sealed_memory("ddp-flight", FlightRecorder::memory_bytes());
 }

@@ -1,6 +1,7 @@
 // The ranks' flight recorders: where they lie, and what they tell after a failure.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ class FlightRecordings {
   [[nodiscard]] std::vector<RankFlight> read() const;
   /// nullopt if it has recorded nothing.
   [[nodiscard]] std::optional<FlightRecorder::Log> read(Rank rank) const;
+  /// That it has ended; 0 where that is not known.
+  [[nodiscard]] std::uint64_t steps(Rank rank) const;
   /// Empty memory for a new process of that rank.
   void renew(Rank rank);
   /// For DDP_FLIGHT; empty if there is none. Valid while this process lives.

@@ -1,6 +1,7 @@
 #include "launcher/supervise/replacements.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "ddp/core/text.hpp"
 
@@ -8,6 +9,8 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::chrono::milliseconds kDelay{1000};  // behind one that ended before its first step
+constexpr std::chrono::milliseconds kLongestFirstStep{5000};
+constexpr std::chrono::milliseconds kBetweenLooks{10};
 
 }  // namespace
 
@@ -18,7 +21,8 @@ std::string Replacements::lose(std::size_t place, RankOutcome const& lost, Clock
   if (without_step_ >= kMostWithoutStep) {
     return text("no new process: ", without_step_, " in a row ended before their first step");
   }
-  if (used_ + static_cast<int>(waiting_.size() + due_.size()) == most_) {
+  std::size_t const coming = waiting_.size() + (meeting_ ? meeting_->waiting.size() : 0) + due_.size();
+  if (used_ + static_cast<int>(coming) == most_) {
     return text("no new process is left: ", used_, " of ", most_, " were used");
   }
   Clock::duration const delay = failed_early ? kDelay : Clock::duration::zero();
@@ -30,14 +34,29 @@ std::string Replacements::lose(std::size_t place, RankOutcome const& lost, Clock
   return {};
 }
 
-void Replacements::others_went_on(Clock::time_point now) {
-  for (auto const& [place, delay] : waiting_) due_[place] = now + delay;
-  waiting_.clear();
+void Replacements::others_met(Rank first, std::uint64_t steps, Clock::time_point now) {
+  if (meeting_) waiting_.merge(meeting_->waiting);
+  meeting_.reset();
+  if (waiting_.empty()) return;
+  meeting_ = {first, steps, now + kLongestFirstStep, now + kBetweenLooks, std::exchange(waiting_, {})};
+}
+
+std::optional<Rank> Replacements::awaited() const {
+  return meeting_ ? std::optional(meeting_->first) : std::nullopt;
+}
+
+void Replacements::note_steps(std::uint64_t steps, Clock::time_point now) {
+  if (!meeting_) return;
+  meeting_->next_look = now + kBetweenLooks;
+  if (steps == meeting_->steps && now < meeting_->by) return;
+  for (auto const& [place, delay] : meeting_->waiting) due_[place] = now + delay;
+  meeting_.reset();
 }
 
 std::optional<Replacements::Clock::time_point> Replacements::next() const {
-  auto const first = std::ranges::min_element(due_, {}, [](auto const& one) { return one.second; });
-  return first == due_.end() ? std::nullopt : std::optional(first->second);
+  auto next = meeting_ ? std::optional(meeting_->next_look) : std::nullopt;
+  for (auto const& [place, when] : due_) next = std::min(next.value_or(when), when);
+  return next;
 }
 
 std::optional<std::size_t> Replacements::take_due(Clock::time_point now) {

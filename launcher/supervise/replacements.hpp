@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,18 +23,25 @@ class Replacements {
   explicit Replacements(int most) : most_(most) {}
 
   /// `lost`, at that place, may get a new process: when the others have gone on without it, or now if they
-  /// never knew it; after a while if the last one ended before its first step too. Returns why there is none,
-  /// for people; empty where there is one, and where none was asked for.
+  /// never knew it; after a while if the last one ended before its first step too. A job that ends with its
+  /// first loss, as during its start, gets none. Returns why there is none, for people; empty where there is
+  /// one, and where none was asked for.
   [[nodiscard]] std::string lose(std::size_t place, RankOutcome const& lost, Clock::time_point now);
-  /// The others have gone on. A job that ends with its first loss, as during its start, gets no new process.
-  void others_went_on(Clock::time_point now);
-  /// When the next one is due.
+  /// The others have met, when `first` of them had done so many steps. They have gone on when it has done
+  /// another one, or takes long for it: while a process starts, CUDA lets the others on its host wait, and
+  /// these connect their GPUs until then.
+  void others_met(Rank first, std::uint64_t steps, Clock::time_point now);
+  /// The rank whose steps note_steps() is to be told.
+  [[nodiscard]] std::optional<Rank> awaited() const;
+  void note_steps(std::uint64_t steps, Clock::time_point now);
+  /// When to look again: a step may be done, or the next one is due.
   [[nodiscard]] std::optional<Clock::time_point> next() const;
   /// A place whose new process is due; each once.
   [[nodiscard]] std::optional<std::size_t> take_due(Clock::time_point now);
   /// Nobody is left to take one in.
   void give_up() {
     waiting_.clear();
+    meeting_.reset();
     due_.clear();
   }
 
@@ -43,8 +51,17 @@ class Replacements {
  private:
   int most_;
   int used_ = 0;
-  int without_step_ = 0;                            ///< new processes in a row
-  std::map<std::size_t, Clock::duration> waiting_;  ///< for others_went_on(), and so long then
+  int without_step_ = 0;  ///< new processes in a row
+  using Delays = std::map<std::size_t, Clock::duration>;
+  Delays waiting_;  ///< until others have met
+  struct Meeting {
+    Rank first{};
+    std::uint64_t steps = 0;
+    Clock::time_point by{};  ///< nothing waits longer for its step
+    Clock::time_point next_look{};
+    Delays waiting{};  ///< until then, and so long behind it
+  };
+  std::optional<Meeting> meeting_;
   std::map<std::size_t, Clock::time_point> due_;
 };
 

@@ -81,6 +81,7 @@ JobOutcome Supervisor::run() {
   while ((processes_.running() > 0 && !termination_.given_up(Clock::now())) || guards_may_tell()) {
     loop_.wait(next_deadline());
     auto const now = Clock::now();
+    if (auto const first = replacements_.awaited()) replacements_.note_steps(flights_.steps(*first), now);
     start_due_replacements();
     termination_.enforce(outcomes_.ranks(), now);
     progress_.look(all_is_well(), now);
@@ -246,7 +247,7 @@ void Supervisor::hear_ranks() {
       }
       if (event.kind == ControlServer::Event::Kind::rebuilt) {
         say_who_joined(event.membership);
-        replacements_.others_went_on(now);
+        replacements_.others_met(event.rank, flights_.steps(event.rank), now);
       }
       outcomes_.take(event, now);
       if (event.kind == ControlServer::Event::Kind::late) end_late(event.rank);

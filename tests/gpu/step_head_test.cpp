@@ -16,6 +16,7 @@
 namespace ddp::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 // A communicator whose ranks do not see what the others call, as NCCL's on several hosts.
@@ -81,7 +82,7 @@ TEST(GpuStepHead, R12StepsThatBeginDifferentlyAreAnErrorOnEveryRankBeforeAnythin
   EXPECT_NO_THROW(settle_step(*comm, 7, 2.0));
   EXPECT_NO_THROW(settle_step(*comm, 8, -1.0));
   EXPECT_THAT(message_of([&] { settle_step(*comm, 9, world().rank().value() == 0 ? 1.0 : -1.0); }),
-              HasSubstr("set_weight() was called on rank 0 and not on rank 1 in step 9"));
+              ContainsRegex("set_weight\\(\\) was called on rank 0 and not on rank [1-9] in step 9"));
   comm = split();
   EXPECT_THAT(message_of([&] { settle_step(*comm, world().rank().value() == 1 ? 8 : 7, -1.0); }),
               HasSubstr("ranks are in different steps: rank 0 is in synchronised step 7, rank 1 in 8"));

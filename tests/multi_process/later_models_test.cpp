@@ -131,5 +131,29 @@ TEST(LaterModels, GetNoneThatHasFailed) {
   next.expect_averages();
 }
 
+// What ranks have kept beside it they all still have, although the streams of these waited for its work.
+TEST(LaterModels, OneThatHasFailedTakesNoOtherWithIt) {
+  if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  {
+    WrappedToy one(1000);
+    WrappedToy other(500);
+    WrappedToy third(400);
+    for (WrappedToy* const each : {&one, &other, &third}) each->expect_averages();
+  }
+  std::size_t const before = spares();
+  {
+    WrappedToy wrapped(1000);
+    WrappedToy beside(500);
+    wrapped.expect_averages();
+    beside.expect_averages();
+    world().barrier();
+    if (world().rank() == 0) wrapped.ddp.gradient_ready(1);
+  }
+  world().barrier();
+  WrappedToy next(1000);
+  EXPECT_EQ(spares(), before - 2) << "one has failed, one is in use";
+  next.expect_averages();
+}
+
 }  // namespace
 }  // namespace ddp::testing

@@ -9,14 +9,21 @@
 #include "comm/tracing_communicator.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "device/cuda/backend.hpp"
 
 namespace ddp {
 namespace {
 
+// What its stream remembers of other communicators that have failed is none of its own failures: a rank that
+// let it go for that would wait for the others, which keep it.
 bool is_healthy(SpareLane const& spare) noexcept {
   try {
     spare.communicator->check_health();
-    spare.comm_stream->synchronize();  // which nothing runs on: throws what it remembers
+    if (spare.comm_stream->device().kind == DeviceKind::cuda) {
+      cuda::forget_failures(*spare.comm_stream);
+    } else {
+      spare.comm_stream->synchronize();  // which nothing runs on: throws what it remembers
+    }
     return true;
   } catch (std::exception const&) {
     return false;

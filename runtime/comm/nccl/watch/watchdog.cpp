@@ -18,10 +18,6 @@ constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
 // no sleep, which would take longer.
 constexpr auto kStepSpin = std::chrono::microseconds(20);
 
-// From this version on ncclCommFinalize() waits for the ranks of the host, without a limit, and those that
-// abort do not come (https://github.com/pytorch/pytorch/issues/194679).
-constexpr int kMeetsAtTheEnd = NCCL_VERSION(2, 31, 2);
-
 // For all communicators; never destroyed, since a communicator may live until the process ends.
 ServiceThread& watchdogs() {
   static auto* const thread = new ServiceThread;
@@ -201,11 +197,13 @@ std::optional<Failure> NcclWatchdog::dead_member() const {
   return find_lost(group_, [](std::size_t) { return false; });
 }
 
+// NCCL would wait for the ranks of the host without a limit, even for those that abort: see
+// docs/internals/nccl.md.
 NcclTeardown::Manner NcclWatchdog::manner_of_end(PausingDeadline& rest) const {
   using End = PublishedCalls::End;
   auto const has_failed = [this] { return calls_->failure().is_set() || dead_member().has_value(); };
   if (has_failed()) return NcclTeardown::Manner::failed;
-  if (!handles_->is_open() || nccl::version() < kMeetsAtTheEnd) return NcclTeardown::Manner::in_order;
+  if (!handles_->is_open()) return NcclTeardown::Manner::in_order;
   calls_->come_to_end();
   End end = calls_->end();
   while (end == End::awaits) {
