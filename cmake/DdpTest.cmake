@@ -54,7 +54,7 @@ function(ddp_compares_much target)
 endfunction()
 
 # ddp_add_test(name LABEL unit|multi_process|faults|package|gpu|multi_gpu SOURCES files…
-#              [RANKS n…] [MPIRANKS n…] [GPUS n…] [VIRTUAL n…] [GPU] [LIBRARIES …] [TIMEOUT s] [ONE_THREAD])
+#              [RANKS n…] [MPIRANKS n…] [GPUS n…] [VIRTUAL n…] [GPU] [LIBRARIES …] [HEADERS target] [TIMEOUT s] [ONE_THREAD])
 #
 # One GoogleTest program; a hang is a failure, so every entry has a TIMEOUT. Its ctest entries:
 #   plain     LABEL.name
@@ -63,11 +63,12 @@ endfunction()
 #   GPUS      gpu.name.gpus1, multi_gpu.name.gpus<n>: n processes under ddp-launch, each with a GPU of its own
 #   VIRTUAL   gpu.name.virtual<n>: n processes under ddp-launch that share the first GPU
 #   GPU       gpu.name, in one process with whatever GPUs there are; its main function ends with 69 without any
+# HEADERS: the target whose precompiled headers it uses, in place of those of all tests.
 # ONE_THREAD: what it tests has no threads, so ThreadSanitizer, which would find nothing, does not build it.
 # A program may have entries of several kinds. GPUS, VIRTUAL and GPU have none where CUDA is not built, MPIRANKS where
 # MPI is not, or has another mpirun than Open MPI's.
 function(ddp_add_test name)
-  cmake_parse_arguments(arg "GPU;ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;RANKS;MPIRANKS;GPUS;VIRTUAL;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "GPU;ONE_THREAD" "LABEL;TIMEOUT;HEADERS" "SOURCES;RANKS;MPIRANKS;GPUS;VIRTUAL;LIBRARIES" ${ARGN})
   if(arg_ONE_THREAD AND DDP_SANITIZE STREQUAL "thread")
     return()
   endif()
@@ -77,11 +78,14 @@ function(ddp_add_test name)
   if(DDP_SANITIZE)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")
   endif()
+  if(NOT arg_HEADERS)
+    set(arg_HEADERS ddp_test_headers)
+  endif()
   set(target ${arg_LABEL}_${name})
   add_executable(${target} ${arg_SOURCES})
   ddp_target(${target})
   target_link_libraries(${target} PRIVATE ddp::ddp ddp_test_support GTest::gmock GTest::gtest ${arg_LIBRARIES})
-  target_precompile_headers(${target} REUSE_FROM ddp_test_headers)
+  target_precompile_headers(${target} REUSE_FROM ${arg_HEADERS})
 
   foreach(n ${arg_RANKS})
     set(entry ${arg_LABEL}.${name}.np${n})
