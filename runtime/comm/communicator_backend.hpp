@@ -35,8 +35,9 @@ class CommunicatorBackend : public Communicator {
   /// Whether settle_step() can tell. Otherwise a difference shows only in the operation itself.
   [[nodiscard]] virtual bool sees_calls() const noexcept { return false; }
   /// Returns when every rank has called that operation with the same arguments, or throws the failure. Waits
-  /// for the threads of other ranks, never for a device. Returns at once if sees_calls() is false.
-  virtual void settle_step() {}
+  /// for the threads of other ranks, never for a device. Returns `since` of all ranks, combined with |; at
+  /// once, and nothing, if sees_calls() is false.
+  virtual SinceLastStep settle_step() { return {}; }
   /// The ranks are known to have called different operations: begins to find out which, for check_health() to
   /// throw. Any thread.
   virtual void look_for_difference() const {}

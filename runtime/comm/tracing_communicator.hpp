@@ -31,7 +31,7 @@ class TracingCommunicator final : public CommunicatorBackend {
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
   [[nodiscard]] bool sees_calls() const noexcept override { return backend_of(*inner_).sees_calls(); }
-  void settle_step() override { backend_of(*inner_).settle_step(); }
+  SinceLastStep settle_step() override { return backend_of(*inner_).settle_step(); }
   void look_for_difference() const override { backend_of(*inner_).look_for_difference(); }
   [[nodiscard]] std::uint64_t called() const noexcept override { return backend_of(*inner_).called(); }
   [[nodiscard]] std::string why_not_recorded() const override {

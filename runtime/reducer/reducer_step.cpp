@@ -117,7 +117,7 @@ void Reducer::synchronize() {
     send_all();
     parts_.each(&StepPart::after_tail);
     if (parts_.checks) updates_.run_all();
-    if (!state_.step.is_recorded()) parts_.weights.settle();
+    if (!state_.step.is_recorded()) state_.step.left_out_before |= parts_.weights.settle();
     for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
     updates_.wait();
     state_.memory.release_sources();  // later uses of their memory come after the reads
@@ -136,32 +136,33 @@ void Reducer::finish_step() {
   parts_.each(&StepPart::verdict);
   state_.step.state = StepState::idle;
   bool const first = state_.step.number == 0;
+  // Later ones, until CPUs tell each other.
+  bool const looks = first || (make_cpu_lane_ && !cpu_lane_ && state_.buckets.may_rebuild());
+  bool const leaves_out = looks && parts_.used.note_left_out();
+  bool const plans = looks && (first || state_.step.left_out_before);
   std::vector<std::size_t> arrival;
-  std::vector<std::size_t> left_out;
-  if (first) {
-    arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
-    bool const has_data = state_.step.kind != StepKind::joined && parts_.weights.given() != 0.0;
-    std::vector<bool> has_arrived(
-        state_.parameters.size());  // or was said to have no gradient, which delays nothing
-    for (std::size_t const p : arrival) has_arrived[p] = true;
-    for (std::size_t p = 0; has_data && p < has_arrived.size(); ++p) {
-      if (!has_arrived[p] && state_.marks.used()[p] == 0) left_out.push_back(p);
-    }
-  }
+  if (plans) arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
   parts_.weights.forget();
   state_.marks.end_step(state_.buckets.plan());
-  if (first) prepare_further_steps(arrival, left_out);
+  if (plans) {
+    state_.step.left_out_before = false;
+    prepare_further_steps(arrival);
+  } else if (leaves_out) {
+    parts_.weights.left_out();
+  }
   ++state_.step.number;  // at last: a step whose end throws is none, and the program does not update
   state_.step.awaits_update = true;
 }
 
-void Reducer::prepare_further_steps(std::span<std::size_t const> arrival,
-                                    std::span<std::size_t const> left_out) {
+// After the first step, and once more if a rank leaves something out only later (R27).
+void Reducer::prepare_further_steps(std::span<std::size_t const> arrival) {
   if (state_.buckets.may_rebuild()) {
     meet();
-    AgreedOrder const order = state_.buckets.agreed_order(arrival, left_out, state_.ranks);
-    auto plan = state_.buckets.plan_for(order.parameters);
-    if (*plan != state_.buckets.plan()) use_plan(std::move(plan));
+    AgreedOrder const order = state_.buckets.agreed_order(arrival, parts_.used.left_out(), state_.ranks);
+    if (state_.step.number == 0 || !keeps_plan_) {
+      auto plan = state_.buckets.plan_for(order.parameters);
+      if (*plan != state_.buckets.plan()) use_plan(std::move(plan));
+    }
     if (order.leaves_out && make_cpu_lane_) {
       cpu_lane_ = make_cpu_lane_();
       parts_.used.tell_over(*cpu_lane_);
@@ -212,7 +213,7 @@ bool Reducer::begin_step_of_others() {
   or_fail([&] {
     goes_on = parts_.uneven->any_has_data();
     if (goes_on) return;
-    parts_.weights.settle();
+    state_.step.left_out_before |= parts_.weights.settle();
     for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
     parts_.weights.forget();
     state_.step.state = StepState::idle;

@@ -27,9 +27,10 @@ struct Step {
   std::uint64_t number = 0;  ///< synchronised steps that are done
   StepState state = StepState::idle;
   StepKind kind = StepKind::own;
-  bool awaits_update = false;  ///< nothing says yet that the program has made use of the last one
-  std::size_t launched = 0;    ///< buckets that are sent
-  std::string failure;         ///< why it failed
+  bool awaits_update = false;    ///< nothing says yet that the program has made use of the last one
+  std::size_t launched = 0;      ///< buckets that are sent
+  bool left_out_before = false;  ///< some rank's last step has left out a parameter for the first time
+  std::string failure;           ///< why it failed
 
   /// Between begin and end.
   [[nodiscard]] bool has_begun() const noexcept {

@@ -84,7 +84,7 @@ void NcclCommunicator::abort(std::string_view reason) noexcept {
 
 bool NcclCommunicator::sees_calls() const noexcept { return watchdog_->is_on_one_host(); }
 
-void NcclCommunicator::settle_step() { watchdog_->settle_step(); }
+SinceLastStep NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
 
 void NcclCommunicator::look_for_difference() const { watchdog_->look_for_difference(); }
 
@@ -107,7 +107,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
     for (Operation const& operation : operations) call.publish(fingerprint_of(operation));
     try {
       call.begin();
-      if (operations[0].kind == OperationKind::replay) watchdog_->settle_step();
+      if (operations[0].kind == OperationKind::replay) static_cast<void>(watchdog_->settle_step());
       result = this->operations().launch(operations, cuda);
     } catch (Error const& error) {
       watchdog_->fail(failure_of(error));

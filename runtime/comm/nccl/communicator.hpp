@@ -39,7 +39,7 @@ class NcclCommunicator final : public CommunicatorBackend {
   void check_health() const override;
   void abort(std::string_view reason) noexcept override;
   [[nodiscard]] bool sees_calls() const noexcept override;
-  void settle_step() override;
+  SinceLastStep settle_step() override;
   void look_for_difference() const override;
   [[nodiscard]] std::uint64_t called() const noexcept override;
   [[nodiscard]] std::string why_not_recorded() const override { return {}; }

@@ -94,11 +94,12 @@ class CudaStepHead final : public StepHead {
   void begin_replay(std::uint64_t step, double weight, Stream& stream) override {
     if (announce(step, weight, {})) write(step, weight, {}, stream);
   }
-  void settle() override {
-    lane().communicator->settle_step();
-    if (lane().communicator->sees_calls()) return;
+  SinceLastStep settle() override {
+    SinceLastStep const all = lane().communicator->settle_step();
+    if (lane().communicator->sees_calls()) return all;
     comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
     verdict_->tell();
+    return all;
   }
   [[nodiscard]] double const& factor() const noexcept override { return *factor_word(); }
 

@@ -1,6 +1,7 @@
 #include "reducer/parts/rank_weights.hpp"
 
 #include <limits>
+#include <utility>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
@@ -32,8 +33,10 @@ ReduceOp RankWeights::op(std::size_t lane) const {
   return without_ == Without::sum ? ReduceOp::sum() : ReduceOp::average();
 }
 
-void RankWeights::settle() {
-  for (auto const& head : heads_) head->settle();
+bool RankWeights::settle() {
+  bool any = false;
+  for (auto const& head : heads_) any = head->settle().left_out() || any;
+  return any;
 }
 
 void RankWeights::begin_replay() {
@@ -53,6 +56,7 @@ void RankWeights::head() {
     of_.lanes[0].comm_stream->wait(*of_.lanes[0].compute_stream);
     heads_[0]->record(weight_.value_or(-1));
   } else {
+    if (std::exchange(left_out_, false)) since_.bits |= SinceLastStep::kLeftOut;
     for (auto const& head : heads_) head->begin(of_.step.number, weight_.value_or(-1), since_);
   }
   since_ = {};

@@ -34,8 +34,11 @@ class RankWeights final : public StepPart {
   [[nodiscard]] double const* factor(std::size_t lane) const noexcept {
     return weight_ ? &heads_[lane]->factor() : nullptr;
   }
-  /// The host waits until it is certain that all ranks have begun this same step.
-  void settle();
+  /// This rank's last step has left out a parameter that none before it had; the next one tells the others.
+  void left_out() noexcept { left_out_ = true; }
+  /// The host waits until it is certain that all ranks have begun this same step. Returns whether any of them
+  /// had left_out() before, where their CPUs see each other's calls.
+  bool settle();
   /// In front of a replay, on the first lane's compute stream.
   void begin_replay();
   /// The step is over.
@@ -51,6 +54,7 @@ class RankWeights final : public StepPart {
   std::vector<std::unique_ptr<StepHead>> heads_;  // by lane
   std::optional<double> weight_;
   SinceLastStep since_;
+  bool left_out_ = false;
 };
 
 }  // namespace ddp

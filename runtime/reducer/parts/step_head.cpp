@@ -22,7 +22,7 @@ class HostStepHead final : public StepHead {
   }
   // Ranks compare the step's first operation when it runs, and the compute stream, which is the caller, waits
   // for that.
-  void settle() override {}
+  SinceLastStep settle() override { return lane().communicator->settle_step(); }
   [[nodiscard]] double const& factor() const noexcept override { return factor_; }
 
  private:

@@ -28,8 +28,9 @@ class StepHead {
   virtual void record(double /*weight*/) {}
   virtual void begin_replay(std::uint64_t /*step*/, double /*weight*/, Stream& /*stream*/) {}
   /// The host waits until it is certain that all ranks have begun this same step; throws CommError if not.
-  /// Work that updates weights with the step's gradients is enqueued after this.
-  virtual void settle() = 0;
+  /// Work that updates weights with the step's gradients is enqueued after this. Returns what
+  /// CommunicatorBackend::settle_step() does.
+  virtual SinceLastStep settle() = 0;
   /// This rank's weight over the sum of all, in memory of the device, valid once the head is done; 0 if all
   /// weights are 0.
   [[nodiscard]] virtual double const& factor() const noexcept = 0;

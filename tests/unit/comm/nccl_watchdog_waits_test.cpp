@@ -120,6 +120,22 @@ TEST_F(Watchdog, AStepOfRanksAtDifferentPlacesOfTheirLoopsIsAnErrorThatNamesOne)
   }
 }
 
+TEST_F(Watchdog, R27ASettledStepTellsWhetherARankHasLeftSomethingOutBefore) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    for (std::uint8_t const theirs : std::array<std::uint8_t, 3>{0, SinceLastStep::kLeftOut, 0}) {
+      Fingerprint mine = head(3, false);
+      mine.begins = StepMark::of(3, false, SinceLastStep::of(true, false));
+      Fingerprint other = mine;
+      other.begins = StepMark::of(3, false, {static_cast<std::uint8_t>(mine.begins.since().bits | theirs)});
+      call(watchdog, stream, 1, mine);
+      peer_->publish(other);
+      SinceLastStep const all = watchdog.settle_step();
+      EXPECT_EQ(all.left_out(), theirs != 0);
+      EXPECT_EQ(all.bits, other.begins.since().bits);
+    }
+  });
+}
+
 TEST_F(Watchdog, AStepThatARankNeverBeginsEndsWithTheDeadline) {
   on_one_of_two(200ms, [&](NcclWatchdog& watchdog, CudaStream& stream) {
     call(watchdog, stream, 1, head(3, false));

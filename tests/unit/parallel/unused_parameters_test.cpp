@@ -1,12 +1,16 @@
 // What becomes of parameters that a rank does not mark (R7).
 #include <gmock/gmock.h>
 
+#include <array>
+#include <barrier>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ddp/core/text.hpp"
@@ -22,16 +26,58 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // A bucket for each parameter of four elements and more, sent beside the calling thread.
-std::unique_ptr<Reducer> make_reducer(World const& world, ToyModel& model, Stream& comm_stream,
-                                      GradientStorage storage) {
+std::unique_ptr<Reducer> make_reducer(World const& world, Communicator& communicator, ToyModel& model,
+                                      Stream& comm_stream, GradientStorage storage) {
   DistributedDataParallelOptions options;
   options.storage = storage;
   options.bucket_bytes = options.first_bucket_bytes = 16_B;
-  ReducerLane const lane{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream};
+  ReducerLane const lane{world.device(), &backend_of(communicator), &world.stream(), &comm_stream};
   return std::make_unique<Reducer>(
       ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
       std::vector{lane}, model.parameters(), options);
 }
+
+std::unique_ptr<Reducer> make_reducer(World const& world, ToyModel& model, Stream& comm_stream,
+                                      GradientStorage storage) {
+  return make_reducer(world, world.communicator(), model, comm_stream, storage);
+}
+
+// A communicator of two ranks that see what the other says with the begin of a step, as those of GPUs of one
+// host.
+class Seen final : public CommunicatorBackend {
+ public:
+  struct Ranks {
+    std::array<std::uint8_t, 2> said{};
+    std::barrier<> meet{2};
+  };
+  Seen(std::unique_ptr<Communicator> inner, Ranks& ranks)
+      : CommunicatorBackend(inner->rank(), inner->size(), inner->device()),
+        inner_(std::move(inner)),
+        ranks_(ranks) {}
+  [[nodiscard]] std::string_view backend() const noexcept override { return inner_->backend(); }
+  [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
+  void check_health() const override { inner_->check_health(); }
+  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  [[nodiscard]] SinceLastStep settle_step() override { return all_; }
+
+ private:
+  void enqueue(std::span<Operation const> operations, Stream& stream) override {
+    if (operations[0].begins.begins()) {  // before any work for which a thread may wait
+      ranks_.said[rank().index()] = operations[0].begins.since().bits;
+      ranks_.meet.arrive_and_wait();
+      all_.bits = static_cast<std::uint8_t>(ranks_.said[0] | ranks_.said[1]);
+      ranks_.meet.arrive_and_wait();
+    }
+    backend_of(*inner_).enqueue(operations, stream);
+  }
+  [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override {
+    return inner_->split(ranks);
+  }
+
+  std::unique_ptr<Communicator> inner_;
+  Ranks& ranks_;
+  SinceLastStep all_;
+};
 
 class Storages : public ::testing::TestWithParam<GradientStorage> {};
 
@@ -140,6 +186,55 @@ TEST_P(Storages, R27CpusTellEachOtherWhatAnyRankUsedOnceARankHasLeftSomethingOut
     EXPECT_FALSE(reducer->has_gradient(2)) << "this step's answer, not the last one's";
     host_stream.synchronize();
   });
+}
+
+// Both use everything in the first two steps. A hook may keep something for each bucket, so these stay.
+TEST_P(Storages, R27WhatARankLeavesOutOnlyLaterComesLastAStepAfterItUnlessAHookNeedsTheBuckets) {
+  for (bool const hooked : {false, true}) {
+    Seen::Ranks ranks;
+    on_ranks(2, [&](World const& world) {
+      ToyModel model({4, 5, 4});
+      HostStream comm_stream;
+      HostStream host_stream;
+      std::unique_ptr<Communicator> hosts;
+      Seen seen(world.communicator().split(all_ranks(2), "seen"), ranks);
+      auto const reducer = make_reducer(world, seen, model, comm_stream, GetParam());
+      if (hooked)
+        reducer->set_comm_hook({"plain", [](GradientBucket const& bucket) {
+                                  for (TensorView const& each : bucket.gradients) {
+                                    bucket.communicator.all_reduce(each, bucket.op, bucket.stream);
+                                  }
+                                }});
+      reducer->set_cpu_lane([&] {
+        EXPECT_EQ(hosts, nullptr) << "a second lane";
+        hosts = world.communicator().split(all_ranks(2), "hosts");
+        return ReducerLane{world.device(), &backend_of(*hosts), &world.stream(), &host_stream};
+      });
+      for (int step = 0; step < 8; ++step) {
+        model.clear_gradients();
+        model.fill_gradients(world.rank().value());
+        bool const all_use_it = step < 2;
+        if (all_use_it || (step + world.rank().value()) % 2 == 0) reducer->gradient_ready(2);
+        reducer->gradient_ready(1);
+        reducer->gradient_ready(0);
+        if (step > 3 && !hooked) {
+          comm_stream.synchronize();
+          EXPECT_EQ(model.gradients[1][4], ToyModel::average_gradient(1, 4, 2)) << "it has not travelled";
+          EXPECT_EQ(model.gradients[0][3], ToyModel::average_gradient(0, 3, 2));
+        }
+        reducer->synchronize();
+        EXPECT_EQ(hosts != nullptr, step >= 3) << step << ": left out in step 2, known in step 3";
+        EXPECT_EQ(model.gradients[2][3],
+                  all_use_it ? ToyModel::average_gradient(2, 3, 2) : ToyModel::gradient(2, 3, step % 2) / 2)
+            << step;
+        EXPECT_EQ(model.gradients[0][3], ToyModel::average_gradient(0, 3, 2));
+        EXPECT_TRUE(reducer->has_gradient(2));
+        EXPECT_EQ(reducer->plan().buckets()[0].slices[0].parameter, step >= 3 && !hooked ? 1U : 2U);
+      }
+      host_stream.synchronize();
+      world.barrier();
+    });
+  }
 }
 
 TEST_P(Storages, R27CpusTellEachOtherNothingWhereEveryParameterIsUsed) {

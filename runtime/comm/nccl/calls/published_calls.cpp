@@ -27,7 +27,7 @@ std::chrono::milliseconds milliseconds_now() noexcept {
 }
 
 constexpr std::chrono::milliseconds kQuestionLasts{2000};
-constexpr unsigned kSinceBits = 4;
+constexpr unsigned kSinceBits = SinceLastStep::kBits;
 constexpr std::uint32_t kGaveUp = std::uint32_t{1} << 31U;
 
 using Words = std::array<std::uint64_t, 4>;
@@ -45,7 +45,7 @@ struct PublishedCalls::Slot {
   alignas(64) std::atomic<std::uint64_t> published;
   std::atomic<std::uint64_t> collectives;
   // The latest step and the one before. Each is the number of the collective that began it, a hash of all
-  // until then, and SinceLastStep in the lowest four bits. No rank is two steps ahead.
+  // until then, and SinceLastStep in the lowest bits. No rank is two steps ahead.
   std::atomic<std::uint64_t> steps[2];
   std::atomic<std::int32_t> process;
   // Milliseconds of a clock that a host's processes share. By the first rank of each host: its latest answer;

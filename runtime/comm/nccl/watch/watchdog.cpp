@@ -150,21 +150,22 @@ void NcclWatchdog::settle(std::uint64_t through) const {
   check();
 }
 
-void NcclWatchdog::settle_step() const {
+SinceLastStep NcclWatchdog::settle_step() const {
   tell();
-  if (!calls_->is_on_one_host()) return;
+  if (!calls_->is_on_one_host()) return {};
   bool all_began = calls_->all_began_this_step();
   for (auto const begin = Clock::now(); !all_began && Clock::now() - begin < kStepSpin;) {
     all_began = calls_->all_began_this_step();
   }
   if (!all_began) tell([this] { settle(calls_->step_began()); });
-  auto const difference = find_different_loops(
-      [this](std::size_t r) { return calls_->mark_of_this_step(r).value_or(StepMark{}); },
-      group_.world_ranks);
-  if (difference) {
+  auto const mark_of = [this](std::size_t r) { return calls_->mark_of_this_step(r).value_or(StepMark{}); };
+  if (auto const difference = find_different_loops(mark_of, group_.world_ranks)) {
     fail(*difference);
     tell();
   }
+  SinceLastStep all;
+  for (std::size_t r = 0; r < group_.world_ranks.size(); ++r) all.bits |= mark_of(r).since().bits;
+  return all;
 }
 
 bool NcclWatchdog::is_busy() const {

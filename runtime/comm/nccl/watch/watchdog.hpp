@@ -90,9 +90,9 @@ class NcclWatchdog final : public StreamWatch,
   /// fail the group if they differ: waiting for them would cost every step some milliseconds. Returns at once
   /// if the communicator is freed.
   void settle(std::uint64_t through) const override;
-  /// Returns when every rank has begun the same step as this rank's latest; at once, where ranks are on
-  /// several hosts. For the thread that calls operations.
-  void settle_step() const;
+  /// Returns when every rank has begun the same step as this rank's latest, and what all ranks say with it,
+  /// combined; at once, and nothing, where ranks are on several hosts. For the thread that calls operations.
+  SinceLastStep settle_step() const;
   /// Ranks are known to have called different operations: asks other hosts what they called. check() soon
   /// throws the difference. Any thread.
   void look_for_difference() const;
