@@ -1,6 +1,8 @@
 // What waits for a watchdog, and until when, over an NCCL and a CUDA that are not there.
 #include <gmock/gmock.h>
 
+#include <array>
+#include <cstdint>
 #include <future>
 
 #include "support/fakes/nccl_watchdog_ranks.hpp"
