@@ -92,37 +92,47 @@ def run_job(build, seed, replace, shard):
                  "--batch", "64", "--epochs", "40" if GPUS else "9", *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else []),
                  *(["--shard"] if shard else [])],
                 stdout=out, stderr=err, cwd=folder, env=environment)
-        said = lambda: (folder / "out").read_text()
-        while not from_start and "epoch 1/" not in said() and job.poll() is None:
-            time.sleep(0.002)
-        killed = []
-        for _ in range(kills):
-            time.sleep(choose.choice([0, choose.uniform(0, 0.03), choose.uniform(0, 0.8)]))
-            try:
-                living = [pid for pid in ranks_of(job.pid) if pid not in killed]
-                if living:
-                    killed.append(choose.choice(living))
-                    os.kill(killed[-1], signal.SIGKILL)
-            except OSError:
-                pass  # the job, or that rank, has ended
         try:
-            code = job.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            job.kill()
-            return f"{ranks} ranks, {len(killed)} killed: hangs\n{(folder / 'err').read_text()}"
-        wrong = []
-        # A rank that is killed before it is in its `try` ends the job.
-        if code != 0 and not (from_start and code == 137):
-            wrong.append(f"exit code {code}")
-        if code == 0 and "final: test accuracy" not in said():
-            wrong.append("no result")
-        if code == 0 and saves and (what := broken_checkpoints(folder / "saved")):
-            wrong.append(what)
-        if any((folder / "tmp").iterdir()):
-            wrong.append("files are left")
-        if left_over(mark):
-            wrong.append("processes are left")
-        return f"{ranks} ranks, {len(killed)} killed: {', '.join(wrong)}\n{(folder / 'err').read_text()}" if wrong else ""
+            return kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks)
+        finally:  # if this script is told to end
+            if job.poll() is None:
+                job.terminate()
+                job.wait()
+
+
+def kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks):
+    """As run_job(), of a job that has started in that folder."""
+    said = lambda: (folder / "out").read_text()
+    while not from_start and "epoch 1/" not in said() and job.poll() is None:
+        time.sleep(0.002)
+    killed = []
+    for _ in range(kills):
+        time.sleep(choose.choice([0, choose.uniform(0, 0.03), choose.uniform(0, 0.8)]))
+        try:
+            living = [pid for pid in ranks_of(job.pid) if pid not in killed]
+            if living:
+                killed.append(choose.choice(living))
+                os.kill(killed[-1], signal.SIGKILL)
+        except OSError:
+            pass  # the job, or that rank, has ended
+    try:
+        code = job.wait(LONGEST)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        return f"{ranks} ranks, {len(killed)} killed: hangs\n{(folder / 'err').read_text()}"
+    wrong = []
+    # A rank that is killed before it is in its `try` ends the job.
+    if code != 0 and not (from_start and code == 137):
+        wrong.append(f"exit code {code}")
+    if code == 0 and "final: test accuracy" not in said():
+        wrong.append("no result")
+    if code == 0 and saves and (what := broken_checkpoints(folder / "saved")):
+        wrong.append(what)
+    if any((folder / "tmp").iterdir()):
+        wrong.append("files are left")
+    if left_over(mark):
+        wrong.append("processes are left")
+    return f"{ranks} ranks, {len(killed)} killed: {', '.join(wrong)}\n{(folder / 'err').read_text()}" if wrong else ""
 
 
 def usage_of(pid):
@@ -188,12 +198,19 @@ def main():
     build = pathlib.Path(words[0]).resolve()
     jobs = int(words[1]) if len(words) > 1 else 100
     first = int(words[2]) if len(words) > 2 else random.randrange(1 << 30)
-    failed = 0
-    for seed in range(first, first + jobs):
-        if wrong := run_job(build, seed, replace, shard):
-            failed += 1
-            print(f"seed {seed}: {wrong}", flush=True)
-    print(f"{jobs - failed} passed, {failed} failed, seeds {first} to {first + jobs - 1}")
+    failed = done = 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: says how far it is
+    try:
+        for seed in range(first, first + jobs):
+            wrong = run_job(build, seed, replace, shard)
+            done += 1
+            if wrong:
+                failed += 1
+                print(f"seed {seed}: {wrong}", flush=True)
+    except KeyboardInterrupt:
+        print("told to end")
+    finally:
+        print(f"{done - failed} passed, {failed} failed, seeds {first} to {first + done - 1}", flush=True)
     return 1 if failed else 0
 
 
