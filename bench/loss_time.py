@@ -76,6 +76,8 @@ def loss_time(build, where, ranks, kill, survives, replace=False):
             os.kill(rank, signal.SIGKILL)
         goes_on = f"going on with {ranks if replace else ranks - kill} ranks" if survives else "resumed from"
         while goes_on not in (folder / "out").read_text():
+            if job.poll() is not None:
+                sys.exit(f"loss_time.py: the job ended: expected \"{goes_on}\"\n{(folder / 'err').read_text()}")
             time.sleep(0.01)
         time.sleep(0.1)  # some steps
         job.terminate()
@@ -112,6 +114,8 @@ def main():
     jobs = [["--gpus", given.gpus]] if given.gpus else [["--cpus", ranks] for ranks in given.ranks.split(",")]
     for where in jobs:
         ranks = len(given.gpus.split(",")) if given.gpus else int(where[1])
+        if not 0 < given.kill < ranks:
+            sys.exit(f"loss_time.py: --kill {given.kill} of {ranks} ranks: expected at least one, and one to be left")
         row = {"ranks": ranks, "gpus": given.gpus, "kill": given.kill}
         result["rows"].append(row)
         if given.replace:

@@ -20,9 +20,10 @@ FlightRecordings::FlightRecordings(int ranks) {
   }
 }
 
-std::uint64_t FlightRecordings::steps(Rank rank) const {
+std::optional<std::uint64_t> FlightRecordings::steps(Rank rank) const {
   auto const flight = read(rank);
-  return flight && flight->progress ? flight->progress->steps : 0;
+  if (!flight || !flight->progress) return std::nullopt;
+  return flight->progress->steps;
 }
 
 void FlightRecordings::renew(Rank rank) {

@@ -25,8 +25,8 @@ class FlightRecordings {
   [[nodiscard]] std::vector<RankFlight> read() const;
   /// nullopt if it has recorded nothing.
   [[nodiscard]] std::optional<FlightRecorder::Log> read(Rank rank) const;
-  /// That it has ended; 0 where that is not known.
-  [[nodiscard]] std::uint64_t steps(Rank rank) const;
+  /// How many steps the rank has ended; nullopt where that is not known.
+  [[nodiscard]] std::optional<std::uint64_t> steps(Rank rank) const;
   /// Empty memory for a new process of that rank.
   void renew(Rank rank);
   /// For DDP_FLIGHT; empty if there is none. Valid while this process lives.

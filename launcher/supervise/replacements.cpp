@@ -34,7 +34,7 @@ std::string Replacements::lose(std::size_t place, RankOutcome const& lost, Clock
   return {};
 }
 
-void Replacements::others_met(Rank first, std::uint64_t steps, Clock::time_point now) {
+void Replacements::others_met(Rank first, std::optional<std::uint64_t> steps, Clock::time_point now) {
   if (meeting_) waiting_.merge(meeting_->waiting);
   meeting_.reset();
   if (waiting_.empty()) return;
@@ -45,10 +45,12 @@ std::optional<Rank> Replacements::awaited() const {
   return meeting_ ? std::optional(meeting_->first) : std::nullopt;
 }
 
-void Replacements::note_steps(std::uint64_t steps, Clock::time_point now) {
+void Replacements::note_steps(std::optional<std::uint64_t> steps, Clock::time_point now) {
   if (!meeting_) return;
   meeting_->next_look = now + kBetweenLooks;
-  if (steps == meeting_->steps && now < meeting_->by) return;
+  bool const has_ended_one = steps && meeting_->steps && *steps != *meeting_->steps;
+  if (!meeting_->steps) meeting_->steps = steps;
+  if (!has_ended_one && now < meeting_->by) return;
   for (auto const& [place, delay] : meeting_->waiting) due_[place] = now + delay;
   meeting_.reset();
 }

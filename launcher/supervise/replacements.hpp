@@ -27,13 +27,13 @@ class Replacements {
   /// first loss, as during its start, gets none. Returns why there is none, for people; empty where there is
   /// one, and where none was asked for.
   [[nodiscard]] std::string lose(std::size_t place, RankOutcome const& lost, Clock::time_point now);
-  /// The others have met, when `first` of them had done so many steps. They have gone on when it has done
-  /// another one, or takes long for it: while a process starts, CUDA lets the others on its host wait, and
-  /// these connect their GPUs until then.
-  void others_met(Rank first, std::uint64_t steps, Clock::time_point now);
+  /// The others have met; `first`, one of them, had ended `steps` steps then. They have gone on when it has
+  /// ended another one, or after five seconds: while a process starts, CUDA makes the others on its host
+  /// wait, which would slow them down while they connect their GPUs. Steps may be unknown.
+  void others_met(Rank first, std::optional<std::uint64_t> steps, Clock::time_point now);
   /// The rank whose steps note_steps() is to be told.
   [[nodiscard]] std::optional<Rank> awaited() const;
-  void note_steps(std::uint64_t steps, Clock::time_point now);
+  void note_steps(std::optional<std::uint64_t> steps, Clock::time_point now);
   /// When to look again: a step may be done, or the next one is due.
   [[nodiscard]] std::optional<Clock::time_point> next() const;
   /// A place whose new process is due; each once.
@@ -56,8 +56,8 @@ class Replacements {
   Delays waiting_;  ///< until others have met
   struct Meeting {
     Rank first{};
-    std::uint64_t steps = 0;
-    Clock::time_point by{};  ///< nothing waits longer for its step
+    std::optional<std::uint64_t> steps{};  ///< that it had ended
+    Clock::time_point by{};                ///< nothing waits longer for its step
     Clock::time_point next_look{};
     Delays waiting{};  ///< until then, and so long behind it
   };

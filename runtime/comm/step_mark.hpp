@@ -6,11 +6,11 @@
 namespace ddp {
 
 /// What a program has done since this rank's last step: two pairs of bits. One bit of a pair is set, or none
-/// if the answer is not known. Ranks with different answers are at different places of their loops. And what
-/// the last step itself was.
+/// if the answer is not known. Ranks with different answers are at different places of their loops. A fifth
+/// bit tells of the last step itself.
 struct SinceLastStep {
   std::uint8_t bits = 0;  ///< parameters were changed: 1, were not: 2; gradients were cleared: 4, were not: 8
-  static constexpr std::uint8_t kLeftOut = 16;  ///< the last step has left out what none before it had
+  static constexpr std::uint8_t kLeftOut = 16;  ///< the last step has left a parameter out
   static constexpr unsigned kBits = 5;
 
   /// Where both answers are known.

@@ -212,7 +212,6 @@ void Reducer::set_comm_hook(CommHook hook) {
     return;
   }
   reduction_ = std::make_unique<HookReduction>(state_, std::move(hook));
-  keeps_plan_ = true;
 }
 
 void Reducer::on_bucket_ready(BucketReady update) {

@@ -69,9 +69,9 @@ class Reducer {
   }
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
   void rebind_value(std::size_t index, TensorView const& value);
-  /// `make`, collective, makes a lane between the CPUs of all ranks. It is called if buckets may be rebuilt
-  /// and some rank leaves a parameter out: at the end of the first step, or one step after a later one. From
-  /// then on has_gradient() waits for the other ranks' CPUs, not for GPUs (R27).
+  /// `make`, collective, makes a lane between the CPUs of all ranks. It is called one step after some rank
+  /// has first left a parameter out. From then on has_gradient() waits for the other ranks' CPUs, not for
+  /// GPUs (R27). Where CPUs do not see each other's calls it never is.
   void set_cpu_lane(std::function<ReducerLane()> make) { make_cpu_lane_ = std::move(make); }
   void tell_with_tail(std::size_t flags, UsedParameters::TellFlags say);
   [[nodiscard]] std::span<std::uint8_t const> told_with_tail();
@@ -129,7 +129,8 @@ class Reducer {
   void send_tail();
   void send_all();
   void finish_step();
-  void prepare_further_steps(std::span<std::size_t const> arrival);
+  void prepare_further_steps(std::span<std::size_t const> arrival, std::span<std::size_t const> left_out);
+  void tell_over_cpus(bool leaves_out);
   [[nodiscard]] bool begin_step_of_others();
 
   void require_updates_can_be_early(std::string_view what) const;
@@ -179,7 +180,6 @@ class Reducer {
   BucketUpdates updates_;
   std::function<ReducerLane()> make_cpu_lane_;
   std::optional<ReducerLane> cpu_lane_;
-  bool keeps_plan_ = false;              // after the first step: a hook or a recorded step depends on it
   std::optional<ShardedValues> values_;  // with Options::sharding
   std::uint64_t slices_updated_ = 0;     // the step, from 1, behind which update_slices() was called last
   bool updated_in_recording_ = false;    // update_slices() was

@@ -77,7 +77,6 @@ std::string Reducer::begin_recording(RecordedStep& into) {
   });
   if (!why.empty()) return why;
   state_.step.kind = StepKind::recorded;
-  keeps_plan_ = true;
   updated_in_recording_ = false;
   recorder_.begin(into, state_.marks);
   if (parts_.statistics) parts_.statistics->times().begin_recording();

@@ -1,6 +1,8 @@
 // A step, from its first gradient to its end.
 #include "reducer/reducer.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "ddp/core/log.hpp"
@@ -136,39 +138,43 @@ void Reducer::finish_step() {
   parts_.each(&StepPart::verdict);
   state_.step.state = StepState::idle;
   bool const first = state_.step.number == 0;
-  // Later ones, until CPUs tell each other.
-  bool const looks = first || (make_cpu_lane_ && !cpu_lane_ && state_.buckets.may_rebuild());
-  bool const leaves_out = looks && parts_.used.note_left_out();
-  bool const plans = looks && (first || state_.step.left_out_before);
   std::vector<std::size_t> arrival;
-  if (plans) arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
+  std::vector<std::size_t> left_out;
+  if (first || (make_cpu_lane_ && !cpu_lane_)) left_out = parts_.used.left_out();
+  if (first) arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
   parts_.weights.forget();
   state_.marks.end_step(state_.buckets.plan());
-  if (plans) {
-    state_.step.left_out_before = false;
-    prepare_further_steps(arrival);
-  } else if (leaves_out) {
-    parts_.weights.left_out();
-  }
+  if (first) prepare_further_steps(arrival, left_out);
+  if (make_cpu_lane_ && !cpu_lane_) tell_over_cpus(!left_out.empty());
   ++state_.step.number;  // at last: a step whose end throws is none, and the program does not update
   state_.step.awaits_update = true;
 }
 
-// After the first step, and once more if a rank leaves something out only later (R27).
-void Reducer::prepare_further_steps(std::span<std::size_t const> arrival) {
+void Reducer::prepare_further_steps(std::span<std::size_t const> arrival,
+                                    std::span<std::size_t const> left_out) {
   if (state_.buckets.may_rebuild()) {
     meet();
-    AgreedOrder const order = state_.buckets.agreed_order(arrival, parts_.used.left_out(), state_.ranks);
-    if (state_.step.number == 0 || !keeps_plan_) {
-      auto plan = state_.buckets.plan_for(order.parameters);
-      if (*plan != state_.buckets.plan()) use_plan(std::move(plan));
-    }
-    if (order.leaves_out && make_cpu_lane_) {
-      cpu_lane_ = make_cpu_lane_();
-      parts_.used.tell_over(*cpu_lane_);
-    }
+    std::vector<std::size_t> late;
+    std::ranges::copy_if(left_out, std::back_inserter(late), [&](std::size_t p) {
+      return std::ranges::find(arrival, p) == arrival.end();  // otherwise it was said to have no gradient
+    });
+    auto plan = state_.buckets.plan_for(state_.buckets.agreed_order(arrival, late, state_.ranks));
+    if (*plan != state_.buckets.plan()) use_plan(std::move(plan));
   }
   choose_queues();
+}
+
+// At the end of a step, until the lane is there: some rank leaves a parameter out, the begin of its next step
+// tells the others, and all make the lane at the end of that one (R27).
+void Reducer::tell_over_cpus(bool leaves_out) {
+  if (state_.step.left_out_before) {
+    meet();
+    cpu_lane_ = make_cpu_lane_();
+    parts_.used.tell_over(*cpu_lane_);
+  } else if (leaves_out) {
+    parts_.weights.left_out();
+  }
+  state_.step.left_out_before = false;
 }
 
 // ---- steps of other ranks (R11)

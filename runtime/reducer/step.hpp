@@ -29,7 +29,7 @@ struct Step {
   StepKind kind = StepKind::own;
   bool awaits_update = false;    ///< nothing says yet that the program has made use of the last one
   std::size_t launched = 0;      ///< buckets that are sent
-  bool left_out_before = false;  ///< some rank's last step has left out a parameter for the first time
+  bool left_out_before = false;  ///< some rank's last step has left a parameter out
   std::string failure;           ///< why it failed
 
   /// Between begin and end.

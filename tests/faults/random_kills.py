@@ -96,8 +96,8 @@ def run_job(build, seed, replace, shard):
             return kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks)
         finally:  # if this script is told to end
             if job.poll() is None:
-                job.terminate()
-                job.wait()
+                job.kill()  # its guard ends the ranks
+                job.wait(LONGEST)
 
 
 def kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks):
@@ -199,6 +199,7 @@ def main():
     jobs = int(words[1]) if len(words) > 1 else 100
     first = int(words[2]) if len(words) > 2 else random.randrange(1 << 30)
     failed = done = 0
+    told = False
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: says how far it is
     try:
         for seed in range(first, first + jobs):
@@ -208,10 +209,11 @@ def main():
                 failed += 1
                 print(f"seed {seed}: {wrong}", flush=True)
     except KeyboardInterrupt:
-        print("told to end")
+        told = True
+        print("told to end before all were done")
     finally:
         print(f"{done - failed} passed, {failed} failed, seeds {first} to {first + done - 1}", flush=True)
-    return 1 if failed else 0
+    return 1 if failed or told else 0
 
 
 if __name__ == "__main__":

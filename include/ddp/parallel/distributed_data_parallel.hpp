@@ -235,8 +235,8 @@ class DistributedDataParallel {
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;
   /// Synchronised steps that are done, since this object was made.
   [[nodiscard]] std::uint64_t steps() const;
-  /// Which gradients share a bucket: another plan after the first step, and on GPUs of one host once more
-  /// after a rank first leaves a parameter out later, unless Options::rebuild_buckets is off.
+  /// Which gradients share a bucket: another plan after the first step, unless Options::rebuild_buckets is
+  /// off.
   [[nodiscard]] BucketPlan const& plan() const noexcept;
   /// All-reduces of gradients in a step: one a bucket, or more with in_place if gradients of a bucket are not
   /// neighbours in memory.

@@ -13,6 +13,7 @@ SoloCommunicator::SoloCommunicator(Device device, std::chrono::milliseconds time
 
 void SoloCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   check_health();
+  if (operations[0].begins.begins()) since_ = operations[0].begins.since();
   for (Operation const& operation : operations) run(operation, stream);
   last_.was_enqueued(stream);
 }

@@ -23,6 +23,7 @@ class SoloCommunicator final : public CommunicatorBackend {
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override { failure_.throw_if_set(rank()); }
   [[nodiscard]] bool sees_calls() const noexcept override { return true; }
+  [[nodiscard]] SinceLastStep settle_step() override { return since_; }
   [[nodiscard]] std::string why_not_recorded() const override;
   /// Work that is on a stream already waits for no other rank, and ends as it would have.
   void abort(std::string_view reason) noexcept override {
@@ -37,6 +38,7 @@ class SoloCommunicator final : public CommunicatorBackend {
 
   std::chrono::milliseconds timeout_;
   LastOperation last_;
+  SinceLastStep since_;
   GroupFailure failure_{};
 };
 

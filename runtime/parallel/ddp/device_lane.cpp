@@ -14,8 +14,8 @@
 namespace ddp {
 namespace {
 
-// What its stream remembers of other communicators that have failed is none of its own failures: a rank that
-// let it go for that would wait for the others, which keep it.
+// What its stream remembers of other communicators that have failed is forgotten: a rank that let this one go
+// for that would wait, when it closes it, for the others, which keep it.
 bool is_healthy(SpareLane const& spare) noexcept {
   try {
     spare.communicator->check_health();

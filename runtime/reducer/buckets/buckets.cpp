@@ -90,8 +90,9 @@ std::vector<BucketSlice> Buckets::cut_own(std::size_t bucket) const {
   return own;
 }
 
-AgreedOrder Buckets::agreed_order(std::span<std::size_t const> arrival, std::span<std::size_t const> left_out,
-                                  ReducerRanks const& ranks) const {
+std::vector<std::size_t> Buckets::agreed_order(std::span<std::size_t const> arrival,
+                                               std::span<std::size_t const> left_out,
+                                               ReducerRanks const& ranks) const {
   bool const is_first = ranks[0] == ranks.self();
   auto const said =
       ranks.exchange("arrival", record(is_first ? join(arrival, " ") : std::string(), join(left_out, " ")));
@@ -114,10 +115,9 @@ AgreedOrder Buckets::agreed_order(std::span<std::size_t const> arrival, std::spa
   for (std::size_t const p : reverse_order(specs_.size())) {
     if (!has_arrived[p]) first.push_back(p);
   }
-  AgreedOrder order;
-  order.leaves_out = std::ranges::find(is_left_out, true) != is_left_out.end();
+  std::vector<std::size_t> order;
   for (bool const wanted : {false, true}) {
-    std::ranges::copy_if(first, std::back_inserter(order.parameters),
+    std::ranges::copy_if(first, std::back_inserter(order),
                          [&](std::size_t p) { return is_left_out[p] == wanted; });
   }
   return order;

@@ -16,12 +16,6 @@
 
 namespace ddp {
 
-/// In which order parameters become ready, equal on every rank.
-struct AgreedOrder {
-  std::vector<std::size_t> parameters;
-  bool leaves_out = false;  ///< some rank has left a parameter out
-};
-
 /// The plan in use, and what follows from it. The order is at first the reverse of the parameters', then that
 /// in which gradients became complete on rank 0 (R2).
 class Buckets {
@@ -77,9 +71,9 @@ class Buckets {
   /// Collective. The parameters that every rank has used, in the order of `arrival` on the first rank; behind
   /// them those that some rank has `left_out`, which would hold back what comes after them (R27). Both of one
   /// step.
-  [[nodiscard]] AgreedOrder agreed_order(std::span<std::size_t const> arrival,
-                                         std::span<std::size_t const> left_out,
-                                         ReducerRanks const& ranks) const;
+  [[nodiscard]] std::vector<std::size_t> agreed_order(std::span<std::size_t const> arrival,
+                                                      std::span<std::size_t const> left_out,
+                                                      ReducerRanks const& ranks) const;
 
  private:
   [[nodiscard]] std::vector<BucketSlice> cut_own(std::size_t bucket) const;

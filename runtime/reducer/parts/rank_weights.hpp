@@ -34,7 +34,7 @@ class RankWeights final : public StepPart {
   [[nodiscard]] double const* factor(std::size_t lane) const noexcept {
     return weight_ ? &heads_[lane]->factor() : nullptr;
   }
-  /// This rank's last step has left out a parameter that none before it had; the next one tells the others.
+  /// This rank's last step has left a parameter out; the begin of the next one tells the others.
   void left_out() noexcept { left_out_ = true; }
   /// The host waits until it is certain that all ranks have begun this same step. Returns whether any of them
   /// had left_out() before, where their CPUs see each other's calls.

@@ -10,30 +10,15 @@
 namespace ddp {
 
 UsedParameters::UsedParameters(ReducerState const& of, RankWeights const& weights, bool refuses)
-    : StepPart(of),
-      weights_(weights),
-      refuses_(refuses),
-      exempt_(of.parameters.size(), refuses ? 1 : 0),
-      left_out_(of.parameters.size()) {
+    : StepPart(of), weights_(weights), refuses_(refuses), exempt_(of.parameters.size(), refuses ? 1 : 0) {
   for (ReducerLane const& lane : of.lanes) sent_.emplace_back(lane, of.parameters.size(), refuses);
-}
-
-bool UsedParameters::note_left_out() {
-  if (of_.step.kind == StepKind::joined || weights_.given() == 0.0) return false;
-  std::vector<bool> has_arrived(left_out_.size());
-  for (std::size_t const p : of_.marks.arrival_order()) has_arrived[p] = true;
-  bool more = false;
-  for (std::size_t p = 0; p < left_out_.size(); ++p) {
-    if (has_arrived[p] || of_.marks.used()[p] != 0 || left_out_[p]) continue;
-    left_out_[p] = more = true;
-  }
-  return more;
 }
 
 std::vector<std::size_t> UsedParameters::left_out() const {
   std::vector<std::size_t> all;
-  for (std::size_t p = 0; p < left_out_.size(); ++p) {
-    if (left_out_[p]) all.push_back(p);
+  if (of_.step.kind == StepKind::joined || weights_.given() == 0.0) return all;
+  for (std::size_t p = 0; p < of_.parameters.size(); ++p) {
+    if (of_.marks.used()[p] == 0) all.push_back(p);
   }
   return all;
 }

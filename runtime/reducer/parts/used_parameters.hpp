@@ -24,10 +24,7 @@ class UsedParameters final : public StepPart {
   /// this object.
   UsedParameters(ReducerState const& of, RankWeights const& weights, bool refuses);
 
-  /// At the end of a step: notes what this rank, if it had data, has left out. Returns whether that is more
-  /// than in the steps before. What the program said to have no gradient delays nothing, and is not noted.
-  bool note_left_out();
-  /// All that were noted, ascending.
+  /// At the end of a step: what this rank, if it had data, has left out, ascending.
   [[nodiscard]] std::vector<std::size_t> left_out() const;
   /// From now on CPUs tell each other over `lane` too, so that by_any() need not wait for a GPU.
   void tell_over(ReducerLane const& lane);
@@ -61,7 +58,6 @@ class UsedParameters final : public StepPart {
   std::optional<RankFlags> told_;     // between CPUs
   bool cpus_know_ = false;            // the last step was told so
   std::vector<std::uint8_t> exempt_;  // what an exempt rank sends
-  std::vector<bool> left_out_;        // in some step
   TellFlags say_;
   std::vector<std::uint8_t> flags_;
   std::size_t answering_lane_ = 0;  // with the last message that was sent: new buckets may end on another one

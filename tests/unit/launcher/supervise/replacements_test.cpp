@@ -75,8 +75,8 @@ TEST(Replacements, R26OthersThatTakeLongForAStepOrMeetAgainBeforeItAreNotAwaited
   EXPECT_EQ(replacements.lose(0, lost_one(0, true), now), "");
   replacements.others_met(Rank{1}, 8, now + 4s);
   EXPECT_EQ(replacements.awaited(), Rank{1});
-  replacements.note_steps(8, now + 8s);
-  EXPECT_EQ(replacements.take_due(now + 8s), std::nullopt);
+  replacements.note_steps(std::nullopt, now + 8s);
+  EXPECT_EQ(replacements.take_due(now + 8s), std::nullopt) << "how many it has ended is not known now";
   replacements.note_steps(8, now + 10s);
   EXPECT_EQ(replacements.take_due(now + 10s), 0U);
   EXPECT_EQ(replacements.take_due(now + 10s), 2U);
