@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What going on after a lost rank costs, and how fast it is (R26): loss_time.py [BUILD_FOLDER] [--ranks 2,4 | --gpus 0,1] [--kill N] [--replace] [--runs N] [--json FILE]
+"""What going on after a lost rank costs, and how fast it is (R26):
+loss_time.py [BUILD_FOLDER] [--ranks 2,4 | --gpus 0,1] [--kill N] [--replace] [--runs N] [--json FILE]
 
 Without a loss: runs of train_mlp with and without --survive, by turns; seconds of training for each sample, and their ratio.
-With one: from SIGKILL of the last rank (--kill N: of the last N, at once) until rank 0 has the averages of the next step, as its timeline (DDP_TRACE) has it, with
-`ddp-launch --survive` and, by turns, with `--max-restarts 1`, where new processes go on from the last checkpoint. Both write
-checkpoints. With --replace, which leaves out the rest, new processes stand for lost ranks: until the next step of those that are
-left, and until the first one of all. Medians, fastest and slowest. On a machine on which nothing else runs: a step takes less than a millisecond.
+With one: from SIGKILL of the last rank (--kill N: of the last N, at once) until rank 0 has the averages of the next step, as
+its timeline (DDP_TRACE) has it, with `ddp-launch --survive` and, by turns, with `--max-restarts 1`, where new processes go on
+from the last checkpoint. Both write checkpoints. With --replace, which leaves out the rest, new processes stand for lost ranks:
+until the next step of those that are left, and until the first one of all. Medians, fastest and slowest. On a machine on which
+nothing else runs: a step takes less than a millisecond.
 """
 import argparse
 import datetime
