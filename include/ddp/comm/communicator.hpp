@@ -19,8 +19,8 @@ namespace DDP_EXPORT ddp {
 /// before, and the caller may free or change memory only after waiting for that stream. All operations of one
 /// communicator must be on one stream at a time: without an order between two streams, ranks would pair
 /// different operations. One thread at a time calls a communicator; abort() and check_health() are for any
-/// thread. It must outlive its operations on streams. Over NCCL its end waits for the other ranks of its host,
-/// ten seconds at most: let go of several in the same order on every rank.
+/// thread. It must outlive its operations on streams. Over NCCL its end waits for the other ranks of its
+/// host, ten seconds at most: let go of several in the same order on every rank.
 ///
 /// How floating point numbers are rounded depends on the backend. All but "nccl" combine ranks in rank order,
 /// 16-bit floats in f32; an average is that sum divided by n, the number of ranks; the result is rounded
