@@ -140,12 +140,13 @@ void Reducer::finish_step() {
   bool const first = state_.step.number == 0;
   std::vector<std::size_t> arrival;
   std::vector<std::size_t> left_out;
-  if (first || (make_cpu_lane_ && !cpu_lane_)) left_out = parts_.used.left_out();
+  bool const may_tell = make_cpu_lane_ && !cpu_lane_;
+  if (first || may_tell) left_out = parts_.used.left_out();
   if (first) arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
   parts_.weights.forget();
   state_.marks.end_step(state_.buckets.plan());
   if (first) prepare_further_steps(arrival, left_out);
-  if (make_cpu_lane_ && !cpu_lane_) tell_over_cpus(!left_out.empty());
+  if (may_tell) tell_over_cpus(!left_out.empty());
   ++state_.step.number;  // at last: a step whose end throws is none, and the program does not update
   state_.step.awaits_update = true;
 }
@@ -172,7 +173,7 @@ void Reducer::tell_over_cpus(bool leaves_out) {
     cpu_lane_ = make_cpu_lane_();
     parts_.used.tell_over(*cpu_lane_);
   } else if (leaves_out) {
-    parts_.weights.left_out();
+    parts_.weights.say_left_out();
   }
   state_.step.left_out_before = false;
 }

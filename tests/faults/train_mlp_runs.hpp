@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -22,12 +21,14 @@ namespace ddp::testing {
   return words;
 }
 
-/// The parameters of the last record of --log-json, with their hashes.
+/// The last record of --log-json.
+[[nodiscard]] inline nlohmann::json last_record(std::filesystem::path const& log) {
+  return nlohmann::json::parse(lines(read_file(log)).back());
+}
+
+/// Its parameters, with their hashes.
 [[nodiscard]] inline nlohmann::json last_parameters(std::filesystem::path const& log) {
-  std::istringstream in(read_file(log));
-  std::string last;
-  for (std::string line; std::getline(in, line);) last = line;
-  return nlohmann::json::parse(last).at("parameters");
+  return last_record(log).at("parameters");
 }
 
 }  // namespace ddp::testing

@@ -6,6 +6,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "faults/train_mlp_runs.hpp"
 #include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
@@ -110,17 +111,13 @@ class SavedTrainingOnGpus : public ExamplesOnGpus, public ::testing::WithParamIn
     return text(DDP_LAUNCH, ' ', places, " --no-prefix --log-dir logs -- ", TRAIN_MLP,
                 " --synthetic --limit 6000 --hidden 64,48 --batch 120 --epochs 16 ", more);
   }
-  /// The last record of --log-json.
-  [[nodiscard]] nlohmann::json record(std::string const& log) const {
-    return nlohmann::json::parse(lines(read_file(folder_.path() / log)).back());
-  }
 };
 
 TEST_P(SavedTrainingOnGpus, R25GoesOnOnFewerGpusShardedAndNot) {
   if (gpus_ < GetParam().gpus) GTEST_SKIP() << "needs " << GetParam().gpus << " GPUs, found " << gpus_;
   auto const whole = run_alone(train(GetParam().from, "--log-json whole"));
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
-  auto const expected = record("whole");
+  auto const expected = last_record(folder_.path() / "whole");
   auto const stopped =
       run_shell(folder_.path(),
                 text(train(GetParam().from, "--shard --checkpoint saved --checkpoint-every 20"),
@@ -139,7 +136,7 @@ TEST_P(SavedTrainingOnGpus, R25GoesOnOnFewerGpusShardedAndNot) {
           120);
       ASSERT_EQ(outcome.exit_code, 0) << places << ' ' << shard << outcome.err;
       EXPECT_THAT(outcome.out, HasSubstr("resumed from "));
-      auto const found = record(log);
+      auto const found = last_record(folder_.path() / log);
       double const loss = expected.at("test_loss");
       EXPECT_NEAR(found.at("test_loss").get<double>(), loss, 5e-3 * loss) << places << ' ' << shard;
       ASSERT_EQ(found.at("parameters").size(), expected.at("parameters").size());

@@ -19,11 +19,8 @@ namespace {
 bool is_healthy(SpareLane const& spare) noexcept {
   try {
     spare.communicator->check_health();
-    if (spare.comm_stream->device().kind == DeviceKind::cuda) {
-      cuda::forget_failures(*spare.comm_stream);
-    } else {
-      spare.comm_stream->synchronize();  // which nothing runs on: throws what it remembers
-    }
+    cuda::forget_failures(*spare.comm_stream);
+    spare.comm_stream->synchronize();  // which nothing runs on: throws what it remembers
     return true;
   } catch (std::exception const&) {
     return false;

@@ -123,10 +123,7 @@ struct DistributedDataParallel::Engine final : WorldFollower {
   }
   void drain(std::string_view reason) noexcept override {
     parts.reducer->abandon_step(reason, true);
-    for (auto const& lane : parts.lanes) {
-      Stream& compute = *lane->lane().compute_stream;
-      if (compute.device().kind == DeviceKind::cuda) cuda::forget_failures(compute);
-    }
+    for (auto const& lane : parts.lanes) cuda::forget_failures(*lane->lane().compute_stream);
   }
   void follow() override;
 

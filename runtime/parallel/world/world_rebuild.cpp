@@ -141,11 +141,6 @@ std::string_view line_at(std::string_view form, std::size_t begin) {
                       "; expected the same program, which makes Replicated last")});
 }
 
-// On a GPU all that is enqueued has ended then, and its failures are known.
-void settle(Stream& stream) noexcept {
-  if (stream.device().kind == DeviceKind::cuda) cuda::forget_failures(stream);
-}
-
 // Gives every rank the values of `source`, all of them or, if a rank is lost meanwhile, none: until then this
 // rank must have its own, since it may be the next source. So the host keeps a copy of them; on a GPU only
 // where the rank may be behind, since otherwise the model is the same on both ranks.
@@ -172,7 +167,7 @@ void give(std::span<TensorView const> values, bool may_be_behind, Rank source, C
     stream.synchronize();
   } catch (...) {
     for (Copy const& copy : back) copy_elements(copy.to, copy.from, stream);
-    settle(stream);
+    cuda::forget_failures(stream);
     throw;
   }
 }
@@ -183,7 +178,7 @@ void abort_all(WorldState& state, std::string_view reason) noexcept {
   state.abort_spares(reason);
   for (WorldFollower* const follower : state.followers) follower->abort(reason);
   for (WorldFollower* const follower : state.followers) follower->drain(reason);
-  settle(*state.stream);
+  cuda::forget_failures(*state.stream);
   state.spares.clear();
   state.had_lanes = false;
   if (std::ranges::any_of(state.followers, &WorldFollower::is_ahead_of_gpu)) {

@@ -35,9 +35,9 @@ class RankWeights final : public StepPart {
     return weight_ ? &heads_[lane]->factor() : nullptr;
   }
   /// This rank's last step has left a parameter out; the begin of the next one tells the others.
-  void left_out() noexcept { left_out_ = true; }
+  void say_left_out() noexcept { left_out_ = true; }
   /// The host waits until it is certain that all ranks have begun this same step. Returns whether any of them
-  /// had left_out() before, where their CPUs see each other's calls.
+  /// has said so, where their CPUs see each other's calls.
   bool settle();
   /// In front of a replay, on the first lane's compute stream.
   void begin_replay();

@@ -17,8 +17,9 @@ UsedParameters::UsedParameters(ReducerState const& of, RankWeights const& weight
 std::vector<std::size_t> UsedParameters::left_out() const {
   std::vector<std::size_t> all;
   if (of_.step.kind == StepKind::joined || weights_.given() == 0.0) return all;
-  for (std::size_t p = 0; p < of_.parameters.size(); ++p) {
-    if (of_.marks.used()[p] == 0) all.push_back(p);
+  std::span<std::uint8_t const> const used = of_.marks.used();
+  for (std::size_t p = 0; p < used.size(); ++p) {
+    if (used[p] == 0) all.push_back(p);
   }
   return all;
 }

@@ -260,6 +260,7 @@ void CudaStream::block(HostStream& host) {
 bool CudaStream::is_capturing() const { return state_->is_capturing(); }
 
 void cuda::forget_failures(Stream& stream) noexcept {
+  if (stream.device().kind != DeviceKind::cuda) return;
   try {
     stream.synchronize();
   } catch (std::exception const& error) {
