@@ -32,14 +32,13 @@ void wait_for(ncclComm_t communicator, std::string_view doing, Check const& chec
 }  // namespace
 
 NcclHandles::~NcclHandles() {
-  if (first_ != nullptr || work_ != nullptr) {
+  if (first_ != nullptr || guard_ != nullptr || work_ != nullptr) {
     log(LogLevel::error, "an NCCL communicator was neither closed nor aborted");
   }
 }
 
 void NcclHandles::open(std::function<void()> const& check) {
   constexpr std::string_view kConnecting = "connecting ranks";
-  constexpr std::string_view kSplitting = "making the communicator for operations";
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 1;  // for communicators split from it
@@ -50,16 +49,26 @@ void NcclHandles::open(std::function<void()> const& check) {
   ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
   blocking.blocking = 1;
   if (most_ctas_ > 0) blocking.maxCTAs = most_ctas_;
-  // Sets work_ when it is done; the state of the first communicator tells when.
-  nccl::check(ncclCommSplit(first_, 0, rank_.value(), &work_, &blocking), kSplitting);
-  wait_for(first_, kSplitting, check);
-  if (work_ == nullptr) throw CommError(ErrorCode::io, "NCCL split a communicator and gave none");
+  split(work_, blocking, check);
+  ncclConfig_t smallest = NCCL_CONFIG_INITIALIZER;
+  smallest.blocking = 0;
+  smallest.maxCTAs = 1;
+  split(guard_, smallest, check);
+  end(first_, check);
   is_open_ = true;
+}
+
+void NcclHandles::split(ncclComm_t& into, ncclConfig_t& config, std::function<void()> const& check) {
+  constexpr std::string_view kSplitting = "splitting a communicator";
+  // Sets `into` when it is done; the state of the first communicator tells when.
+  nccl::check(ncclCommSplit(first_, 0, rank_.value(), &into, &config), kSplitting);
+  wait_for(first_, kSplitting, check);
+  if (into == nullptr) throw CommError(ErrorCode::io, "NCCL split a communicator and gave none");
 }
 
 ncclResult_t NcclHandles::asynchronous_error() const {
   if (!is_open_) return ncclSuccess;
-  for (auto* const communicator : {work_, first_}) {
+  for (auto* const communicator : {work_, guard_}) {
     ncclResult_t state = ncclSuccess;
     ncclResult_t const asked = ncclCommGetAsyncError(communicator, &state);
     if (asked != ncclSuccess) return asked;
@@ -81,27 +90,31 @@ void NcclHandles::destroy_graphs() noexcept {
 }
 
 void NcclHandles::abort(std::function<void()> const& leave) noexcept {
-  auto const end = [](ncclComm_t& communicator) {
+  auto const stop = [](ncclComm_t& communicator) {
     ncclResult_t const result = ncclCommAbort(std::exchange(communicator, nullptr));
     if (result == ncclSuccess || result == ncclInProgress) return;
     log(LogLevel::debug, nccl::describe(result, "aborting a communicator"));
   };
   if (!is_open_) leave();  // a thread that is in open() sees the failure and gives up
-  if (first_ != nullptr) end(first_);
+  if (first_ != nullptr) stop(first_);
+  if (guard_ != nullptr) stop(guard_);
   leave();
   destroy_graphs();
-  if (work_ != nullptr) end(work_);
+  if (work_ != nullptr) stop(work_);
 }
 
 void NcclHandles::close() {
-  constexpr std::string_view kClosing = "closing a communicator";
   if (!is_open_) return abort([] {});
   destroy_graphs();
-  nccl::check(ncclCommFinalize(work_), kClosing);
-  nccl::check(ncclCommDestroy(std::exchange(work_, nullptr)), kClosing);
-  nccl::check(ncclCommFinalize(first_), kClosing);
-  wait_for(first_, kClosing, [] {});
-  nccl::check(ncclCommDestroy(std::exchange(first_, nullptr)), kClosing);
+  end(work_, [] {});
+  end(guard_, [] {});
+}
+
+void NcclHandles::end(ncclComm_t& communicator, std::function<void()> const& check) {
+  constexpr std::string_view kClosing = "closing a communicator";
+  nccl::check(ncclCommFinalize(communicator), kClosing);
+  wait_for(communicator, kClosing, check);
+  nccl::check(ncclCommDestroy(std::exchange(communicator, nullptr)), kClosing);
 }
 
 }  // namespace ddp

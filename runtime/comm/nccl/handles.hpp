@@ -17,12 +17,13 @@ class RecordedGraph;
 /// The two communicators that make one; the only owner of both. One thread at a time. Until they are opened,
 /// by the first operation, they take neither time nor memory of the GPU.
 ///
-/// The first is made without blocking, so that its construction can be watched and given up. But NCCL starts
-/// a thread for each operation of such a communicator and returns before the operation is in the stream: an
-/// event recorded behind it orders nothing. So operations run on a second one, split from the first, which
-/// blocks. The two share their resources, including the flag that tells kernels and calls to abort: aborting
-/// the first ends a call that another thread is in on the second, which can be freed when that thread has
-/// left.
+/// NCCL's construction can be watched and given up only for a communicator that does not block. But NCCL
+/// starts a thread for each operation of such a communicator and returns before the operation is in the
+/// stream: an event recorded behind it orders nothing. So operations run on one that blocks, split from the
+/// first. The two share their resources, including the flag that tells kernels and calls to abort. The first
+/// is not kept, since its tables take 132 MiB of the GPU: another one split from it, of one channel, guards
+/// the flag. Aborting that one ends a call that another thread is in on the communicator of operations, which
+/// can be freed when that thread has left.
 class NcclHandles {
  public:
   /// Of ranks that have agreed on `id`. `most_ctas`: of an operation; 0: NCCL chooses.
@@ -52,6 +53,8 @@ class NcclHandles {
   void keep(std::weak_ptr<RecordedGraph> graph);
 
  private:
+  void split(ncclComm_t& into, ncclConfig_t& config, std::function<void()> const& check);
+  static void end(ncclComm_t& communicator, std::function<void()> const& check);
   void destroy_graphs() noexcept;
 
   ncclUniqueId id_;
@@ -60,7 +63,8 @@ class NcclHandles {
   int most_ctas_;
   std::atomic<bool> is_open_{false};
   std::vector<std::weak_ptr<RecordedGraph>> graphs_;
-  ncclComm_t first_ = nullptr;
+  ncclComm_t first_ = nullptr;  // only in open()
+  ncclComm_t guard_ = nullptr;
   ncclComm_t work_ = nullptr;
 };
 
