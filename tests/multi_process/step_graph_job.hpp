@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <functional>
-#include <string_view>
 #include <vector>
 
 #include "ddp/parallel/step_graph.hpp"
@@ -15,12 +14,6 @@ namespace ddp::testing {
 
 inline std::vector<std::size_t> const kCounts{5000, 3, 700};
 inline constexpr int kSteps = 8;
-
-/// Whether this job's steps can be recorded.
-inline bool records() {
-  std::string_view const backend = world().communicator().backend();
-  return world().device().kind == DeviceKind::cuda && (backend == "nccl" || backend == "solo");
-}
 
 /// A model whose gradients are its inputs, and whose optimizer copies averages to where they can be read.
 class Job {

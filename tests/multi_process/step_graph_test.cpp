@@ -27,9 +27,9 @@ TEST(StepGraph, R24EveryReplayAveragesWhatTheInputsHold) {
     job.step();
   });
   run_steps(job, graph);
-  EXPECT_EQ(graph.is_recorded(), records());
-  EXPECT_EQ(calls, records() ? 4 : kSteps) << "three to warm up, and one that was recorded";
-  if (records()) {
+  EXPECT_EQ(graph.is_recorded(), records_steps());
+  EXPECT_EQ(calls, records_steps() ? 4 : kSteps) << "three to warm up, and one that was recorded";
+  if (records_steps()) {
     EXPECT_THAT(graph.why_eager(), IsEmpty());
   } else if (world().device().kind == DeviceKind::cpu) {
     EXPECT_THAT(graph.why_eager(), HasSubstr("rank 0: a CPU has no CUDA graphs"));
@@ -54,7 +54,7 @@ TEST(StepGraph, R24ARankThatCannotRecordMakesAllGoOnWithoutAGraph) {
     EXPECT_FALSE(graph.is_recorded());
     auto const reasons = gathered(graph.why_eager());
     EXPECT_THAT(reasons, Each(reasons[0]));
-    if (records()) {
+    if (records_steps()) {
       EXPECT_THAT(reasons[0], HasSubstr(text("rank ", odd, ": recording failed: this rank has no graphs")));
     }
   }
@@ -75,7 +75,7 @@ TEST(StepGraph, R24WhatTheHostLooksAtInEachStepIsARefusalThatNamesIt) {
     StepGraph graph(job.ddp, [&] { job.step(); });
     run_steps(job, graph);
     EXPECT_FALSE(graph.is_recorded()) << reason;
-    if (records()) {
+    if (records_steps()) {
       EXPECT_THAT(graph.why_eager(), AllOf(HasSubstr("rank 0: "), HasSubstr(reason)));
     }
   }
@@ -89,7 +89,7 @@ TEST(StepGraph, R24AStepThatSynchronizesTwiceOrNotAtAllIsNotRecorded) {
   });
   for (int i = 0; i < 5; ++i) graph.run();
   EXPECT_FALSE(graph.is_recorded());
-  if (records()) {
+  if (records_steps()) {
     EXPECT_THAT(graph.why_eager(), HasSubstr("found 2"));
   }
 
@@ -98,7 +98,7 @@ TEST(StepGraph, R24AStepThatSynchronizesTwiceOrNotAtAllIsNotRecorded) {
   StepGraph empty(never.ddp, [&] { NoSyncGuard const guard = never.ddp.no_sync(); });
   for (int i = 0; i < 5; ++i) empty.run();
   EXPECT_FALSE(empty.is_recorded());
-  if (records()) {
+  if (records_steps()) {
     EXPECT_THAT(empty.why_eager(), HasSubstr("found 0 and no gradients"));
   }
 }

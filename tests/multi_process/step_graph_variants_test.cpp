@@ -37,15 +37,15 @@ TEST(StepGraphVariants, R12R24WeightsDifferFromReplayToReplay) {
     graph.run();
     job.expect_results(step, weights);
   }
-  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+  EXPECT_EQ(graph.is_recorded(), records_steps()) << graph.why_eager();
   job.set_inputs(0);
-  if (records()) {
+  if (records_steps()) {
     EXPECT_THAT(message_of([&] { graph.run(); }), HasSubstr("a replay without set_weight()"));
     graph.record_again();
   }
   run_steps(job, graph, 2 * kSteps);  // without weights
-  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
-  if (!records()) return;
+  EXPECT_EQ(graph.is_recorded(), records_steps()) << graph.why_eager();
+  if (!records_steps()) return;
   job.ddp.set_weight(1);
   EXPECT_THAT(message_of([&] { graph.run(); }), HasSubstr("recorded without"));
 }
@@ -58,7 +58,7 @@ TEST(StepGraphVariants, R12R24WeightsInsideOfARecordedStepAreRefused) {
   });
   run_steps(job, graph);
   EXPECT_FALSE(graph.is_recorded());
-  if (records()) {
+  if (records_steps()) {
     EXPECT_THAT(graph.why_eager(), HasSubstr("call it before StepGraph::run()"));
   }
 }
@@ -90,15 +90,15 @@ TEST(StepGraphVariants, R7R24MicroStepsAreRecordedToo) {
     job.expect_results(step);
     EXPECT_EQ(job.ddp.steps(), static_cast<std::uint64_t>(step + 1));
   }
-  EXPECT_EQ(micro.is_recorded(), records()) << micro.why_eager();
-  EXPECT_EQ(send.is_recorded(), records()) << send.why_eager();
+  EXPECT_EQ(micro.is_recorded(), records_steps()) << micro.why_eager();
+  EXPECT_EQ(send.is_recorded(), records_steps()) << send.why_eager();
   // What a replayed micro-step marked is sent by a step without a graph.
   job.set_inputs(20);
   micro.run();
   job.ddp.synchronize();
   job.read_gradients();
   job.expect_results(20);
-  if (!records()) return;
+  if (!records_steps()) return;
   EXPECT_THAT(message_of([&] { send.run(); }),
               HasSubstr("was not marked ready under no_sync() before a replay"));
 }
@@ -116,7 +116,7 @@ TEST(StepGraphVariants, R7R24MicroStepsWithinARecordedStep) {
     job.read_gradients();
   });
   run_steps(job, graph);
-  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+  EXPECT_EQ(graph.is_recorded(), records_steps()) << graph.why_eager();
 }
 
 // One rank's recording fails before it marks its buffer, and between micro-steps and the step that sends.
@@ -160,7 +160,7 @@ TEST(StepGraphVariants, R24RecordAgainUsesOtherMemory) {
   graph.record_again();
   EXPECT_FALSE(graph.is_recorded());
   run_steps(job, graph, kSteps);
-  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+  EXPECT_EQ(graph.is_recorded(), records_steps()) << graph.why_eager();
 }
 
 TEST(StepGraphVariants, R20R24ReplaysAreMeasured) {
@@ -180,7 +180,7 @@ TEST(StepGraphVariants, R20R24ReplaysAreMeasured) {
       graph.run();
       job.expect_results(step);
     }
-    EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+    EXPECT_EQ(graph.is_recorded(), records_steps()) << graph.why_eager();
     ASSERT_GT(seen.size(), 20U);
     for (std::size_t s = 1; s < seen.size(); ++s) {
       StepStatistics const& one = seen[s];
@@ -222,7 +222,7 @@ TEST(StepGraphVariants, R10R24BuffersOfRankZeroTravelInEveryReplay) {
     world().stream().synchronize();
     EXPECT_THAT(numbers, Each(Eq(static_cast<float>(10 * step)))) << "step " << step;
   }
-  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+  EXPECT_EQ(graph.is_recorded(), records_steps()) << graph.why_eager();
 }
 
 }  // namespace

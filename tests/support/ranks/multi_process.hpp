@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddp/parallel/world.hpp"
@@ -16,6 +17,12 @@ namespace ddp::testing {
 [[nodiscard]] inline std::vector<std::string> gathered(std::string const& mine) {
   return world().control().all_gather(world().next_name("gathered"), mine, world().members(),
                                       Deadline::after(std::chrono::seconds(60)));
+}
+
+/// Whether this job's steps can be recorded.
+[[nodiscard]] inline bool records_steps() {
+  std::string_view const backend = world().communicator().backend();
+  return world().device().kind == DeviceKind::cuda && (backend == "nccl" || backend == "solo");
 }
 
 /// GPUs, by CUDA's number, on which this process has a context though its rank does not use them. The main
