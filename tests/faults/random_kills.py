@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Kills ranks of trainings at random moments, and looks whether each job ends as docs/surviving.md promises (R26).
 
-random_kills.py [--replace] [--shard] [--losses N] [--gpus LIST [--virtual N]] BUILD_FOLDER [JOBS [SEED]]
+random_kills.py [--replace] [--shard] [--replay] [--losses N] [--gpus LIST [--virtual N]] BUILD_FOLDER [JOBS [SEED]]
 
 Each job is train_mlp on 2 to 6 CPU ranks under ddp-launch --survive. One to three of its ranks are killed: during the start,
 while it trains, while the others rebuild, at the end; in half of the jobs while they write checkpoints too. It prints what
-did not end as promised, with the seed that repeats its kills (not their timing), and `N passed, N failed`. Run it by hand: a
-job takes about a second. With --replace new processes stand for lost ranks, which may be killed too. With --shard the optimizer is sharded, and all jobs
-save, since ranks go back to what is saved.
+did not end as promised, with the seed that repeats its kills (not their timing), how many ranks were killed and how many jobs
+went on without one (others ended before, or had not begun), and `N passed, N failed`. Run it by hand: a job takes about a second. With --replace new processes stand for lost ranks, which may be killed too. With --shard the optimizer is sharded, and all jobs
+save, since ranks go back to what is saved. With --replay one of four CPU ranks is killed, and the training is done again with that
+schedule of ranks and nobody killed, from checkpoints: its losses behind the change and its last parameters must be the same bits.
 --losses N is one job that loses and replaces N ranks, each when all are there again; it prints the memory and descriptors of
 ddp-launch and of the rank that is never killed. --gpus and --virtual are ddp-launch's: a rank on each of these GPUs, or N on
 each; a job takes about five seconds then.
@@ -17,6 +18,8 @@ import json
 import os
 import pathlib
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +28,7 @@ import time
 
 LONGEST = 60  # seconds, of a job that takes two
 GPUS = []  # ddp-launch's options
+TOLD = {"ranks killed": 0, "jobs that went on": 0, "compared with a replay": 0}
 
 
 def where(cpus):
@@ -32,6 +36,10 @@ def where(cpus):
     if not GPUS:
         return cpus, ["--cpus", str(cpus)]
     return len(GPUS[1].split(",")) * (int(GPUS[3]) if len(GPUS) > 2 else 1), GPUS
+
+
+def has_begun(out):
+    return re.search("epoch +1/", out) is not None
 
 
 def ranks_of(launcher):
@@ -73,37 +81,118 @@ def broken_checkpoints(folder):
     return ""
 
 
-def run_job(build, seed, replace, shard):
+def start(build, folder, options, words, **environment):
+    """A training of a second or two under ddp-launch, in `folder`."""
+    return subprocess.Popen(
+        [build / "launcher/ddp-launch", *options, "--no-log-files", "--", build / "examples/train_mlp/train_mlp", "--synthetic",
+         "--limit", "8000", "--hidden", "32", "--batch", "64", *words],
+        stdout=open(folder / "out", "w"), stderr=open(folder / "err", "w"), cwd=folder, env=dict(os.environ, **environment))
+
+
+def run_job(build, seed, replace, shard, replay):
     """Why the job did not end as promised; empty if it did."""
     choose = random.Random(seed)
-    ranks, places = where(choose.randint(2, 6))
-    kills = min(choose.choice([1, 1, 1, 2, 2, 3]), ranks - 1)
+    ranks, places = where(4 if replay else choose.randint(2, 6))
+    kills = 1 if replay else min(choose.choice([1, 1, 1, 2, 2, 3]), ranks - 1)
     from_start = choose.random() < 0.15
-    saves = choose.random() < 0.5 or shard
+    saves = (choose.random() < 0.5 or shard) and not replay
+    epochs = "40" if GPUS or replay else "9"
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "tmp").mkdir()
         mark = f"RANDOM_KILLS={os.getpid()}-{seed}"
-        environment = dict(os.environ, DDP_TIMEOUT="10", TMPDIR=str(folder / "tmp"), RANDOM_KILLS=mark.split("=")[1])
-        with open(folder / "out", "w") as out, open(folder / "err", "w") as err:
-            job = subprocess.Popen(
-                [build / "launcher/ddp-launch", "--survive", *(["--replace", "3"] if replace else []), *places, "--no-log-files", "--",
-                 build / "examples/train_mlp/train_mlp", "--survive", "--synthetic", "--limit", "8000", "--hidden", "32",
-                 "--batch", "64", "--epochs", "40" if GPUS else "9", *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else []),
-                 *(["--shard"] if shard else [])],
-                stdout=out, stderr=err, cwd=folder, env=environment)
+        job = start(build, folder, ["--survive", *(["--replace", "3"] if replace else []), *places],
+                    ["--survive", "--epochs", epochs, "--log-json", folder / "log.json",
+                     *(["--checkpoint", folder / "saved", "--checkpoint-every", "7"] if saves else []),
+                     *(["--shard"] if shard else [])],
+                    DDP_TIMEOUT="10", TMPDIR=str(folder / "tmp"), RANDOM_KILLS=mark.split("=")[1])
         try:
-            return kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks)
+            wrong = kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks, replace)
         finally:  # if this script is told to end
             if job.poll() is None:
                 job.kill()  # its guard ends the ranks
                 job.wait(LONGEST)
+        if wrong or not replay or job.returncode != 0:
+            return wrong
+        changes = [(int(left), int(step)) for left, step in
+                   re.findall(r"going on with (\d+) ranks? after step (\d+)", (folder / "out").read_text())]
+        found = records(folder / "log.json")
+        wanted = replayed(build, folder, places, ranks, changes, epochs)
+        if isinstance(wanted, str):
+            return wanted
+        TOLD["compared with a replay"] += len(changes) > 0
+        changed = {epoch_of(step) for _, step in changes}  # whose losses the log has of a part only
+        curve = lambda log: {each["epoch"]: (each["loss"], each["test_loss"]) for each in log[:-1] if each["epoch"] not in changed}
+        differ = [name for name, same in [("losses", curve(found) == curve(wanted)),
+                                          ("parameters", found[-1]["parameters"] == wanted[-1]["parameters"])] if not same]
+        return f"{' and '.join(differ)} are not those of a replay, ranks and steps {changes}" if differ else ""
 
 
-def kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks):
+def records(log):
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def epoch_of(step):
+    return (step - 1) // 125 + 1
+
+
+def replayed(build, folder, places, ranks, changes, epochs):
+    """The log of that schedule of ranks without a kill, or why there is none. Ranks end at each change, and as many as are
+    left begin from the checkpoint of that step."""
+    log, saved, checkpoints = folder / "replay.json", folder / "kept", folder / "checkpoints"
+    log.unlink(missing_ok=True)
+    for left, step in [*changes, (0, 0)]:
+        for attempt in range(10):
+            shutil.rmtree(checkpoints, ignore_errors=True)
+            if saved.exists():
+                shutil.copytree(saved, checkpoints, symlinks=True)
+            before = log.read_text() if log.exists() else ""
+            count = [places[0], str(ranks)]
+            job = start(build, folder, count, ["--epochs", epochs, "--log-json", log, "--checkpoint", checkpoints, "--resume",
+                                               *(["--checkpoint-every", str(step)] if step else ["--checkpoint-every", "1000000"])])
+            if left == 0:
+                return records(log) if job.wait(LONGEST) == 0 else f"the replay of {changes} failed: {(folder / 'err').read_text()}"
+            kept = step == 0 or keep(checkpoints, f"-step-{step}", saved, job)
+            job.terminate()
+            job.wait(LONGEST)
+            # What this job has logged behind the change is not of the schedule.
+            log.write_text("".join(line + "\n" for line in (log.read_text() if log.exists() else before).splitlines()
+                                   if json.loads(line).get("epoch", 1 << 30) <= step // 125))
+            if kept:
+                break
+        else:
+            return f"the replay of {changes} got no checkpoint of step {step}"
+        ranks = left
+    return "no end"
+
+
+def keep(checkpoints, ending, saved, job):
+    """Copies the checkpoint whose name ends so, when it is there, in place of `saved`. False if it was gone before, as later
+    ones replace it."""
+    give_up = time.monotonic() + 20
+    while time.monotonic() < give_up and job.poll() is None:
+        for each in checkpoints.glob("*" + ending):
+            if not (each / "manifest.json").exists():
+                continue
+            copied = checkpoints.parent / "copied"
+            shutil.rmtree(copied, ignore_errors=True)
+            try:
+                shutil.copytree(each, copied / each.name)
+            except (OSError, shutil.Error):
+                return False
+            if not each.exists():
+                return False
+            shutil.rmtree(saved, ignore_errors=True)
+            copied.rename(saved)
+            return True
+        time.sleep(0.0005)
+    return False
+
+
+def kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks, replace):
     """As run_job(), of a job that has started in that folder."""
     said = lambda: (folder / "out").read_text()
-    while not from_start and "epoch 1/" not in said() and job.poll() is None:
+    while not from_start and not has_begun(said()) and job.poll() is None:
         time.sleep(0.002)
     killed = []
     for _ in range(kills):
@@ -124,14 +213,19 @@ def kill_and_judge(job, folder, choose, kills, from_start, saves, mark, ranks):
     # A rank that is killed before it is in its `try` ends the job.
     if code != 0 and not (from_start and code == 137):
         wrong.append(f"exit code {code}")
-    if code == 0 and "final: test accuracy" not in said():
+    result = re.search(r"final: test accuracy [0-9.]+, (\d+) rank", said())
+    if code == 0 and not result:
         wrong.append("no result")
+    if code == 0 and result and not replace and int(result[1]) < ranks - len(killed):
+        wrong.append(f"{result[1]} ranks are left: one was lost that nobody killed")
     if code == 0 and saves and (what := broken_checkpoints(folder / "saved")):
         wrong.append(what)
     if any((folder / "tmp").iterdir()):
         wrong.append("files are left")
     if left_over(mark):
         wrong.append("processes are left")
+    TOLD["ranks killed"] += len(killed)
+    TOLD["jobs that went on"] += "going on with" in said()
     return f"{ranks} ranks, {len(killed)} killed: {', '.join(wrong)}\n{(folder / 'err').read_text()}" if wrong else ""
 
 
@@ -148,13 +242,9 @@ def lose_many(build, losses):
     again = f"{ranks} of {ranks} ranks again"
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        with open(folder / "out", "w") as out, open(folder / "err", "w") as err:
-            job = subprocess.Popen(
-                [build / "launcher/ddp-launch", "--survive", "--replace", str(losses), *places, "--no-log-files", "--",
-                 build / "examples/train_mlp/train_mlp", "--survive", "--synthetic", "--limit", "8000", "--hidden", "32",
-                 "--batch", "64", "--epochs", "1000000"], stdout=out, stderr=err, cwd=folder)
+        job = start(build, folder, ["--survive", "--replace", str(losses), *places], ["--survive", "--epochs", "1000000"])
         said = lambda: (folder / "err").read_text()
-        while "epoch 1/" not in (folder / "out").read_text().replace(" ", "").replace("epoch", "epoch "):
+        while not has_begun((folder / "out").read_text()):
             time.sleep(0.01)
         kept = ranks_of(job.pid)[0]
         print("loss  ddp-launch: own KiB, shared KiB, descriptors  rank 0: the same  files in /dev/shm")
@@ -179,12 +269,8 @@ def lose_many(build, losses):
 
 def main():
     words = sys.argv[1:]
-    replace = "--replace" in words
-    if replace:
-        words.remove("--replace")
-    shard = "--shard" in words
-    if shard:
-        words.remove("--shard")
+    replace, shard, replay = (option in words for option in ("--replace", "--shard", "--replay"))
+    words = [word for word in words if word not in ("--replace", "--shard", "--replay")]
     for option in ("--gpus", "--virtual"):
         if option in words:
             place = words.index(option)
@@ -203,7 +289,7 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: says how far it is
     try:
         for seed in range(first, first + jobs):
-            wrong = run_job(build, seed, replace, shard)
+            wrong = run_job(build, seed, replace, shard, replay)
             done += 1
             if wrong:
                 failed += 1
@@ -212,8 +298,9 @@ def main():
         told = True
         print("told to end before all were done")
     finally:
+        print(", ".join(f"{number} {what}" for what, number in TOLD.items()))
         print(f"{done - failed} passed, {failed} failed, seeds {first} to {first + done - 1}", flush=True)
-    return 1 if failed or told else 0
+    return 1 if failed or told or not TOLD["jobs that went on"] else 0
 
 
 if __name__ == "__main__":
