@@ -24,6 +24,7 @@ using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -196,7 +197,9 @@ TEST_F(SurvivingTraining, R26ARankKilledWhileACheckpointIsWrittenLeavesGoodOnesA
 TEST_F(SurvivingTraining, R26ANewProcessTakesTheLostOnesPlaceWithTheBitsOfThatScheduleOfRanks) {
   for (std::size_t const victim : {2U, 0U}) {
     fs::remove(log());
-    LaunchedJob job(surviving({"--replace", "1"}));
+    fs::path const events = folder_.path() / "events.jsonl";
+    fs::remove(events);
+    LaunchedJob job(surviving({"--replace", "1", "--events", events.string()}));
     ASSERT_TRUE(job.shows("epoch  1/12"));
     send_to_rank(job, "train_mlp", victim, SIGKILL);
     EXPECT_EQ(job.exit_code(), 0) << job.err();
@@ -211,6 +214,26 @@ TEST_F(SurvivingTraining, R26ANewProcessTakesTheLostOnesPlaceWithTheBitsOfThatSc
               ContainsRegex(text("rank ", victim, " \\(pid [0-9]+, cpu:0\\) takes part: 4 of 4 ranks again")),
               ContainsRegex(
                   text("went on without rank ", victim, " \\(pid [0-9]+, cpu:0\\), which was killed"))));
+    std::vector<std::vector<int>> rebuilt;
+    std::vector<int> ups;     // processes of that rank
+    std::vector<int> joined;  // those of them that took part
+    for (std::string const& line : lines(read_file(events))) {
+      auto const event = nlohmann::json::parse(line);
+      if (event["event"] == "rebuild") {
+        EXPECT_EQ(event["membership"], rebuilt.size() + 1);
+        rebuilt.push_back(event["ranks"]);
+      }
+      if (event.value("rank", -1) != static_cast<int>(victim)) continue;
+      if (event["event"] == "rank_up") ups.push_back(event["pid"]);
+      if (event["event"] == "rank_joined") joined.push_back(event["pid"]);
+    }
+    std::vector<int> others;
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank != static_cast<int>(victim)) others.push_back(rank);
+    }
+    EXPECT_THAT(rebuilt, ElementsAre(others, std::vector{0, 1, 2, 3}));
+    EXPECT_EQ(ups.size(), 2U) << read_file(events);
+    EXPECT_EQ(joined, ups);
     auto const found = parameters();
     EXPECT_EQ(found, replay(changes)) << "rank " << victim << " was killed after step " << changes[0].step;
   }
