@@ -85,6 +85,8 @@ def parse():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60, help="timed ones")
     parser.add_argument("--warm-up", type=int, default=12, help="steps before these")
+    parser.add_argument("--memory", action="store_true",
+                        help="steps through DDP only, in processes that do nothing else, and what memory they take")
     parser.add_argument("--hooks", action="store_true", help="also time a step with hooks that do nothing, to subtract")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     parser.add_argument("--keep-buffers", action="store_true", help="no side broadcasts buffers")
@@ -146,7 +148,7 @@ def program(options, side):
 
 def run_job(options, side, round_number):
     """One side once: what each rank wrote, and the clocks meanwhile."""
-    modes = ["local", "meet", *(["hooks"] if options.hooks else []), "ddp"]
+    modes = ["ddp"] if options.memory else ["local", "meet", *(["hooks"] if options.hooks else []), "ddp"]
     with tempfile.TemporaryDirectory() as folder:
         command = [options.launch, *(["--cpus", str(options.cpus)] if options.cpus else ["--gpus", options.gpus]),
                    "--no-log-files", "--", *program(options, side), "--out", folder, "--steps", str(options.steps),
@@ -214,7 +216,8 @@ def summarise(runs, sides, cases):
                     row[f"{mode}_ms"] = median([slowest(rows) for rows in rounds.values()])
             ddp = by_mode["ddp"]
             row["mean_ms"] = median([slowest(rows, "mean_ms") for rows in ddp.values()])
-            row["exposed_ms"] = median([slowest(rows) - slowest(by_mode["meet"][n]) for n, rows in ddp.items()])
+            if by_mode["meet"]:
+                row["exposed_ms"] = median([slowest(rows) - slowest(by_mode["meet"][n]) for n, rows in ddp.items()])
             if by_mode["hooks"]:
                 row["us_per_parameter"] = median([(slowest(rows) - slowest(by_mode["hooks"][n])) * 1e3 / rows[0]["parameters"]
                                                   for n, rows in ddp.items()])
@@ -238,8 +241,8 @@ def summarise(runs, sides, cases):
         theirs = {mode: rows_of(runs, row["side"], row["case"], mode) for mode in ("local", "meet", "ddp")}
         both = sorted(mine["ddp"].keys() & theirs["ddp"].keys())
         row["ours_over_it"] = {mode: median([slowest(mine[mode][n]) / slowest(theirs[mode][n]) for n in both])
-                               for mode in ("local", "ddp")}
-        if row["exposed_ms"] > 0:
+                               for mode in ("local", "ddp") if mine[mode] and theirs[mode]}
+        if row.get("exposed_ms", 0) > 0:
             row["ours_over_it"]["exposed"] = ours["exposed_ms"] / row["exposed_ms"]
         if "peak_reserved_gib" in row:
             row["ours_over_it"]["memory"] = ours["peak_reserved_gib"] / row["peak_reserved_gib"]
@@ -299,10 +302,20 @@ def find_problems(runs, cases):
     return problems
 
 
-def print_table(table, out=sys.stdout):
-    def cell(value, digits=2):
-        return "" if value is None else f"{value:.{digits}f}"
+def cell(value, digits=2):
+    return "" if value is None else f"{value:.{digits}f}"
 
+
+def print_memory(table):
+    """GiB of the rank that has most, in any round."""
+    print("| case | side | DDP, ms | kept by tensors | allocated at the peak | reserved | used of the device |")
+    print("|---" * 7 + "|")
+    for row in table:
+        gib = (cell(row.get(f"{name}_gib")) for name in ("kept_allocated", "peak_allocated", "peak_reserved", "device_used"))
+        print(f"| {' | '.join([row['case'], row['side'], cell(row['ddp_ms']), *gib])} |")
+
+
+def print_table(table, out=sys.stdout):
     print("| case | side | local | meet | DDP | exposed | µs a parameter | GiB | ours / it: local | DDP | exposed | memory |",
           file=out)
     print("|---" * 12 + "|", file=out)
@@ -331,7 +344,7 @@ def main():
     options = parse()
     result = {"what": "compare_ddp", "machine": machine(), "options": {}, "runs": []}
     kept = {"cases": options.cases, "sides": options.sides, "steps": options.steps, "warm_up": options.warm_up,
-            "tiny": options.tiny, "keep_buffers": options.keep_buffers, "hooks": options.hooks,
+            "tiny": options.tiny, "keep_buffers": options.keep_buffers, "hooks": options.hooks, "memory": options.memory,
             "where": f"--cpus {options.cpus}" if options.cpus else f"--gpus {options.gpus}"}
     if options.json and options.json.exists() and options.json.stat().st_size > 0:
         result = json.loads(options.json.read_text(encoding="utf-8"))
@@ -356,7 +369,7 @@ def main():
     print(f"{first['ranks'][0]['ranks']} ranks, torch {first['ranks'][0]['torch']}, "
           f"{', '.join(result['machine'].get('gpus', [])) or result['machine'].get('cpu', '')}, {options.steps} steps; ms, medians "
           f"of {options.rounds} rounds, the slowest rank\n")
-    print_table(result["summary"])
+    print_memory(result["summary"]) if options.memory else print_table(result["summary"])
     for run in result["runs"]:
         if run["clocks"]:
             print(f"\nround {run['round']}, {run['side']}: {'; '.join(run['clocks'])}", end="")

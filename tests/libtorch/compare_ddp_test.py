@@ -38,6 +38,9 @@ expect(again.returncode == 0 and "round" not in again.stderr, "that what was mea
 other = run("--cases", "layers512", json=results)
 expect(other.returncode == 1 and "other options" in other.stderr, "that results of other options are kept", other)
 
+memory = run("--cases", "gpt2-fp32", "--sides", "ours", "--memory")
+expect(memory.returncode == 0 and "used of the device" in memory.stdout and "| gpt2-fp32 | ours |" in memory.stdout, "a table of memory", memory)
+
 own = run("--cases", "gpt2-fp32", "--sides", "ours,ours-bf16,ours-measured,ours-per-bucket")
 expect(own.returncode == 0, "that gradients as bf16, and updates per bucket, train alike", own)
 
