@@ -136,6 +136,7 @@ class Reducer {
   void require_updates_can_be_early(std::string_view what) const;
   void require_sharded(std::string_view what) const;
   void slices_updated(ReducedBucket const& bucket);
+  void warn_of_no_updates();
   /// Gives every rank the new values of a lane, behind `updates`; nothing if there are none.
   void gather(std::size_t lane, Stream& updates);
 
@@ -183,6 +184,7 @@ class Reducer {
   std::optional<ShardedValues> values_;  // with Options::sharding
   std::uint64_t slices_updated_ = 0;     // the step, from 1, behind which update_slices() was called last
   bool updated_in_recording_ = false;    // update_slices() was
+  bool may_forget_updates_ = true;       // nothing was updated yet, and there was no warning
   StepRecorder recorder_;
   int no_sync_depth_ = 0;
   int exceptions_at_start_ = std::uncaught_exceptions();

@@ -1,6 +1,7 @@
 // A sharded optimizer (R25): whose elements are updated where, and when.
 #include <utility>
 
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "reducer/call_program.hpp"
 #include "reducer/reducer.hpp"
@@ -26,6 +27,7 @@ void Reducer::on_slice_ready(SliceReady update) {
   require_not_in_step("on_slice_ready()", "some of its slices may be through; call it between steps");
   BucketReady each;
   if (update) {
+    may_forget_updates_ = false;
     each = [this, update = std::move(update)](ReducedBucket const& bucket) {
       values_->update(bucket.index, update, bucket.stream);
       slices_updated(bucket);
@@ -75,6 +77,7 @@ void Reducer::update_slices(SliceReady const& update) {
     refuse_capture();
     slices_updated_ = state_.step.number;
   }
+  may_forget_updates_ = false;
   or_fail([&] {
     for (ReducerLane const& lane : state_.lanes) lane.comm_stream->expect_wait();
     for (std::size_t b = 0; b < state_.buckets.count(); ++b) {
@@ -88,6 +91,23 @@ void Reducer::update_slices(SliceReady const& update) {
     for (std::size_t l = 0; l < state_.lanes.size(); ++l) gather(l, *state_.lanes[l].compute_stream);
     for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
   });
+}
+
+// A program may skip steps, but so many from the first one on only while a loss scale falls. No warning
+// comes while steps are flagged, so the last one is looked at: on the host, which waits. In a program that
+// updates, nothing is.
+void Reducer::warn_of_no_updates() {
+  constexpr std::uint64_t kFirstSteps = 8;
+  if (state_.step.number < kFirstSteps || state_.step.is_recorded()) return;
+  if (state_.ranks[0] != state_.ranks.self()) return;
+  if (parts_.checks && !parts_.checks->nonfinite_gradients().empty()) return;
+  may_forget_updates_ = false;
+  log(LogLevel::warning,
+      text("Options::sharding of ", state_.ranks.name(),
+           ": expected an update behind a synchronised step, found none behind the first ",
+           state_.step.number,
+           ", so no parameter has changed. Give on_slice_ready() the update once, or call update_slices() "
+           "after each synchronize(). If all of these steps were skipped on purpose, all is well"));
 }
 
 }  // namespace ddp

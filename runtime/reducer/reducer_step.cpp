@@ -16,6 +16,7 @@ void Reducer::begin_step() {
   if (state_.step.has_begun()) return;
   refuse_capture();
   or_fail([&] {
+    if (values_ && may_forget_updates_) warn_of_no_updates();
     parts_.each(&StepPart::begin);
     state_.step.state = StepState::open;
     state_.step.awaits_update = false;
