@@ -117,12 +117,8 @@ std::vector<std::vector<DistributedDataParallel::Engine::Piece>> DistributedData
   return all;
 }
 
-void DistributedDataParallel::Engine::update_slices(std::function<void(std::size_t slice)> const& update) {
-  if (!runtime_) {
-    throw Error(
-        ErrorCode::invalid_state,
-        "ShardedOptimizer::step() behind the end of its DistributedDataParallel, which must outlive it");
-  }
+// The averages are where backward() left them.
+void DistributedDataParallel::Engine::require_gradients_in_place() const {
   for (Trained const& trained : trained_) {
     at::Tensor const& gradient = trained.parameter.tensor.grad();
     if (!trained.reduced || !gradient.defined() ||
@@ -134,6 +130,15 @@ void DistributedDataParallel::Engine::update_slices(std::function<void(std::size
                      "\" is another tensor than backward() left: with Options::runtime.sharding change it in "
                      "place, each rank in its slices, or on the way (clip_norm, set_weight())"));
   }
+}
+
+void DistributedDataParallel::Engine::update_slices(std::function<void(std::size_t slice)> const& update) {
+  if (!runtime_) {
+    throw Error(
+        ErrorCode::invalid_state,
+        "ShardedOptimizer::step() behind the end of its DistributedDataParallel, which must outlive it");
+  }
+  or_abandon([this] { require_gradients_in_place(); });  // the others wait for this rank's values
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   at::NoGradGuard const no_graph;
   runtime_->update_slices([&](Slice const& slice, Stream&) { update(slice.index); });

@@ -36,17 +36,18 @@ bool in_form_of(at::Tensor const& tensor, at::Tensor const& like) {
 void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor const& parameter) {
   if (!runtime_) return;
   Trained& trained = trained_[index];
+  bool const is_sent = *no_sync_depth_ == 0;
+  if (is_sent) pass_->enter();  // first, so that what throws below reaches every rank
   if (recording_ != nullptr) {
     recording_->here[index] = true;
   } else {
     require_cleared(index, changes_->accumulated(index));
   }
-  if (*no_sync_depth_ > 0) {
+  if (!is_sent) {
     trained.unsent = true;
     if (recording_ != nullptr) record_micro_step(index, parameter.grad());
     return;
   }
-  pass_->enter();
   if (recording_ == nullptr) changes_->tell(index, AutogradSupport(*runtime_));
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   give(index, parameter.mutable_grad());
@@ -127,16 +128,6 @@ void DistributedDataParallel::Engine::refuse_change(Trained const& trained, at::
 
 void DistributedDataParallel::Engine::synchronize() {
   if (*no_sync_depth_ == 0) end_step();
-}
-
-template <class Body>
-void DistributedDataParallel::Engine::or_abandon(Body const& body) {
-  try {
-    body();
-  } catch (std::exception const& error) {
-    abandon(error.what());
-    throw;
-  }
 }
 
 // Gives the runtime the gradients that no hook has given.

@@ -134,6 +134,7 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   void run_update(Stream& stream, char const* from, std::size_t bucket, Work const& work);
   [[nodiscard]] bool is_sharded() const noexcept { return options_.runtime.sharding == Sharding::optimizer; }
   void require_cleared(std::size_t index, bool was_cleared) const;
+  void require_gradients_in_place() const;
   void update_rest();
   [[nodiscard]] at::Tensor scalar(TensorView const& word) const;
   [[noreturn]] void refuse_change(Trained const& trained, at::Tensor const& now, char const* what) const;
@@ -157,5 +158,15 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   std::uint64_t steps_before_ = 0;                       // runtime_->steps() when the World was rebuilt
   std::optional<ddp::DistributedDataParallel> runtime_;  // destroyed before what it refers to
 };
+
+template <class Body>
+void DistributedDataParallel::Engine::or_abandon(Body const& body) {
+  try {
+    body();
+  } catch (std::exception const& error) {
+    abandon(error.what());
+    throw;
+  }
+}
 
 }  // namespace ddp::libtorch
