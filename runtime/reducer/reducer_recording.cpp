@@ -96,6 +96,7 @@ std::string Reducer::end_recording(std::string const& failed) {
   RecordedStep& step = recorder_.end(state_.marks);
   RecordedGraph& graph = *step.graph;
   step.weighted = step.sends && parts_.weights.given();
+  step.updates = updated_in_recording_;
   if (parts_.statistics) step.times = parts_.statistics->times().end_recording();
   state_.step.kind = StepKind::own;
   state_.step.state = StepState::idle;
@@ -140,6 +141,7 @@ void Reducer::replay_and_send(RecordedStep const& step) {
     parts_.used.was_sent();
     if (parts_.statistics) parts_.statistics->end_replay(step.times, state_.step.number);
     ++state_.step.number;
+    if (step.updates) slices_updated_ = state_.step.number;
     parts_.weights.forget();
     state_.marks.forget();
   });

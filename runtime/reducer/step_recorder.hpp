@@ -28,6 +28,7 @@ struct RecordedStep {
   std::shared_ptr<RecordedGraph> graph;
   bool sends = false;       ///< false: all of it runs under no_sync()
   bool weighted = false;    ///< set_weight() came before it
+  bool updates = false;     ///< update_slices() is a part of it
   std::vector<Mark> marks;  ///< by parameter
   StepTimes::Recorded times;
 };

@@ -10,10 +10,13 @@
 #include "nn/adam.hpp"
 #include "nn/mlp.hpp"
 #include "nn/random.hpp"
+#include "support/errors.hpp"
 #include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr std::size_t kWidth = 50;
 constexpr std::size_t kSamples = 32;
@@ -63,7 +66,10 @@ std::vector<std::vector<float>> train(How how, bool graph) {
     optimizer.set_learning_rate(0.01 / (1 + number));
     optimizer.prepare();
     graph ? recorded->run() : step();
+    if (how != How::behind) continue;
+    EXPECT_THAT(error_of([&] { ddp.update_slices(update); }).what(), HasSubstr("twice"));
   }
+  EXPECT_EQ(graph && recorded->is_recorded(), graph && records_steps());
   std::vector<std::vector<float>> values;
   for (nn::Weight const* const weight : net.weights()) {
     Tensor const value = context.download(weight->value());
