@@ -183,7 +183,6 @@ class Reducer {
   std::optional<ReducerLane> cpu_lane_;
   std::optional<ShardedValues> values_;  // with Options::sharding
   std::uint64_t slices_updated_ = 0;     // the step, from 1, behind which update_slices() was called last
-  bool updated_in_recording_ = false;    // update_slices() was
   bool may_forget_updates_ = true;       // nothing was updated yet, and there was no warning
   StepRecorder recorder_;
   int no_sync_depth_ = 0;

@@ -77,7 +77,6 @@ std::string Reducer::begin_recording(RecordedStep& into) {
   });
   if (!why.empty()) return why;
   state_.step.kind = StepKind::recorded;
-  updated_in_recording_ = false;
   recorder_.begin(into, state_.marks);
   if (parts_.statistics) parts_.statistics->times().begin_recording();
   return {};
@@ -96,7 +95,6 @@ std::string Reducer::end_recording(std::string const& failed) {
   RecordedStep& step = recorder_.end(state_.marks);
   RecordedGraph& graph = *step.graph;
   step.weighted = step.sends && parts_.weights.given();
-  step.updates = updated_in_recording_;
   if (parts_.statistics) step.times = parts_.statistics->times().end_recording();
   state_.step.kind = StepKind::own;
   state_.step.state = StepState::idle;

@@ -62,7 +62,7 @@ void Reducer::update_slices(SliceReady const& update) {
                 "update_slices(): on_slice_ready() has updated them already in the step; use one of the two");
   }
   if (state_.step.is_recorded()) {
-    if (recorder_.steps() != 1 || std::exchange(updated_in_recording_, true)) {
+    if (recorder_.steps() != 1 || !recorder_.note_update()) {
       throw Error(ErrorCode::invalid_state,
                   "update_slices() in a recorded step: expected one call, behind its synchronize()");
     }

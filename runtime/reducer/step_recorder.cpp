@@ -23,6 +23,8 @@ void StepRecorder::mark_micro_step(std::size_t parameter, bool elsewhere) {
   into_->marks[parameter] = elsewhere ? RecordedStep::Mark::elsewhere : RecordedStep::Mark::here;
 }
 
+bool StepRecorder::note_update() { return !std::exchange(into_->updates, true); }
+
 void StepRecorder::end_step(GradientMarks const& marks) {
   ++steps_;
   for (std::size_t p = 0; p < into_->marks.size(); ++p) {

@@ -42,6 +42,8 @@ class StepRecorder {
   [[nodiscard]] int steps() const noexcept { return steps_; }
   /// In a recorded micro-step.
   void mark_micro_step(std::size_t parameter, bool elsewhere);
+  /// update_slices() is a part of the recorded step. Returns whether it was not yet.
+  [[nodiscard]] bool note_update();
   /// A recorded step has ended.
   void end_step(GradientMarks const& marks);
   /// Throws Error(invalid_state) if the recorded step cannot be replayed.

@@ -6,9 +6,11 @@ random_kills.py [--replace] [--shard] [--replay] [--losses N] [--gpus LIST [--vi
 Each job is train_mlp on 2 to 6 CPU ranks under ddp-launch --survive. One to three of its ranks are killed: during the start,
 while it trains, while the others rebuild, at the end; in half of the jobs while they write checkpoints too. It prints what
 did not end as promised, with the seed that repeats its kills (not their timing), how many ranks were killed and how many jobs
-went on without one (others ended before, or had not begun), and `N passed, N failed`. Run it by hand: a job takes about a second. With --replace new processes stand for lost ranks, which may be killed too. With --shard the optimizer is sharded, and all jobs
-save, since ranks go back to what is saved. With --replay one of four CPU ranks is killed, and the training is done again with that
-schedule of ranks and nobody killed, from checkpoints: its losses behind the change and its last parameters must be the same bits.
+went on without one (others ended before, or had not begun), and `N passed, N failed`. Run it by hand: a job takes about a
+second. With --replace new processes stand for lost ranks, which may be killed too. With --shard the optimizer is sharded, and
+all jobs save, since ranks go back to what is saved. With --replay one of four CPU ranks is killed, and the training is done
+again with that schedule of ranks and nobody killed, from checkpoints: its losses outside of the epoch of the change and its
+last parameters must be the same bits.
 --losses N is one job that loses and replaces N ranks, each when all are there again; it prints the memory and descriptors of
 ddp-launch and of the rank that is never killed. --gpus and --virtual are ddp-launch's: a rank on each of these GPUs, or N on
 each; a job takes about five seconds then.
@@ -141,29 +143,31 @@ def replayed(build, folder, places, ranks, changes, epochs):
     left begin from the checkpoint of that step."""
     log, saved, checkpoints = folder / "replay.json", folder / "kept", folder / "checkpoints"
     log.unlink(missing_ok=True)
-    for left, step in [*changes, (0, 0)]:
-        for attempt in range(10):
-            shutil.rmtree(checkpoints, ignore_errors=True)
-            if saved.exists():
-                shutil.copytree(saved, checkpoints, symlinks=True)
-            before = log.read_text() if log.exists() else ""
-            count = [places[0], str(ranks)]
-            job = start(build, folder, count, ["--epochs", epochs, "--log-json", log, "--checkpoint", checkpoints, "--resume",
-                                               *(["--checkpoint-every", str(step)] if step else ["--checkpoint-every", "1000000"])])
-            if left == 0:
-                return records(log) if job.wait(LONGEST) == 0 else f"the replay of {changes} failed: {(folder / 'err').read_text()}"
+
+    def begin(ranks, every):
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        if saved.exists():
+            shutil.copytree(saved, checkpoints, symlinks=True)
+        return start(build, folder, [places[0], str(ranks)], ["--epochs", epochs, "--log-json", log, "--checkpoint", checkpoints,
+                                                              "--resume", "--checkpoint-every", str(every)])
+
+    for left, step in changes:
+        for _ in range(10):
+            job = begin(ranks, step or 1000000)
             kept = step == 0 or keep(checkpoints, f"-step-{step}", saved, job)
             job.terminate()
             job.wait(LONGEST)
             # What this job has logged behind the change is not of the schedule.
-            log.write_text("".join(line + "\n" for line in (log.read_text() if log.exists() else before).splitlines()
+            log.write_text("".join(line + "\n" for line in (log.read_text() if log.exists() else "").splitlines()
                                    if json.loads(line).get("epoch", 1 << 30) <= step // 125))
             if kept:
                 break
         else:
             return f"the replay of {changes} got no checkpoint of step {step}"
         ranks = left
-    return "no end"
+    if begin(ranks, 1000000).wait(LONGEST) != 0:
+        return f"the replay of {changes} failed: {(folder / 'err').read_text()}"
+    return records(log)
 
 
 def keep(checkpoints, ending, saved, job):

@@ -20,10 +20,13 @@ TEST(StepRecorder, R24KnowsWhereARecordedStepFindsEachGradient) {
   recorder.mark_micro_step(1, true);
   marks.mark(2, 0);
   recorder.end_step(marks);
+  EXPECT_TRUE(recorder.note_update());
+  EXPECT_FALSE(recorder.note_update());
   recorder.check();
   marks.forget();
   EXPECT_EQ(&recorder.end(marks), &step);
   EXPECT_TRUE(step.sends);
+  EXPECT_TRUE(step.updates);
   EXPECT_THAT(step.marks, ElementsAre(Mark::before, Mark::elsewhere, Mark::here));
   EXPECT_THAT(marks.used(), ElementsAre(1, 0, 0)) << "as before the recording";
 }
