@@ -124,9 +124,6 @@ std::string Reducer::why_not_rebuilt(bool goes_back) const {
     return "with Options::sharding the lost rank's part of the optimizer is lost: give Replicated a function "
            "that goes back to the last checkpoint";
   }
-  if (parts_.commit && (values_ || updates_.is_used() || parts_.uneven)) {
-    return "on a GPU Options::sharding, on_bucket_ready() and join() cannot follow their World yet";
-  }
   return state_.lanes.size() > 1 ? "its parameters lie on several devices" : "";
 }
 

@@ -101,7 +101,7 @@ class Reducer {
   /// one; empty if it can. `goes_back`: to a checkpoint, which has what is nowhere else.
   [[nodiscard]] std::string why_not_rebuilt(bool goes_back) const;
   /// Whether this rank has all of what a training goes on from, of a whole number of steps.
-  [[nodiscard]] bool is_whole() const { return !values_ && !updates_.have_begun(); }
+  [[nodiscard]] bool is_whole() const { return !values_ && updates_.begun() <= committed_steps(); }
 
   /// The plan in use; a new one after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept { return state_.buckets.plan(); }

@@ -132,6 +132,7 @@ void Reducer::replay_and_send(RecordedStep const& step) {
     recorder_.wait_for_older_replay(lane);
     parts_.weights.begin_replay();
     if (parts_.statistics) parts_.statistics->begin_replay(*step.graph, step.times);
+    updates_.replay();
     lane.communicator->replay(*step.graph, *lane.compute_stream);
     if (parts_.commit) parts_.commit->replayed();
     recorder_.replayed(lane);

@@ -63,6 +63,31 @@ TEST(OwnStream, GradientsWrittenOnItAreReducedWhenTheyAreWritten) {
   }
 }
 
+// As cuBLAS does in a recorded step where it was given no workspace.
+TEST(OwnStream, R24AStepThatAllocatesMemoryOnItIsRecorded) {
+  constexpr std::size_t kCount = 1000;
+  DeviceToy<float> model(*the_world, {kCount});
+  DistributedDataParallel ddp(*the_world, model.parameters());
+  StepGraph graph(ddp, [&] {
+    TensorView const& gradient = model.gradient_view(0);
+    void* memory = nullptr;
+    ASSERT_EQ(cudaMallocAsync(&memory, gradient.bytes(), own_handle), cudaSuccess);
+    ASSERT_EQ(cudaMemsetAsync(memory, 0, gradient.bytes(), own_handle), cudaSuccess);
+    ASSERT_EQ(cudaMemcpyAsync(gradient.data, memory, gradient.bytes(), cudaMemcpyDeviceToDevice, own_handle),
+              cudaSuccess);
+    ASSERT_EQ(cudaFreeAsync(memory, own_handle), cudaSuccess);
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+  });
+  for (int step = 0; step < 6; ++step) {
+    std::vector<float> other(kCount, 5);
+    copy_elements(model.gradient_view(0), view_of(std::span(other)), the_world->stream());
+    graph.run();
+    EXPECT_THAT(read(model.gradient_view(0)), ::testing::Each(0)) << "step " << step;
+  }
+  EXPECT_EQ(graph.is_recorded(), the_world->communicator().backend() != "staged") << graph.why_eager();
+}
+
 TEST(OwnStream, ANumberOfTheHostIsReducedOverTheRanks) {
   double const ranks = the_world->size();
   EXPECT_EQ(the_world->all_reduce_scalar(the_world->rank().value() + 1), ranks * (ranks + 1) / 2);

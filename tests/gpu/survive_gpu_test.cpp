@@ -7,6 +7,7 @@
 
 #include "ddp/core/text.hpp"
 #include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -50,9 +51,11 @@ std::size_t count_of(std::string const& what, std::string const& in) {
 
 // The kill comes while the host of the killed rank, and those of the others, are ahead of their GPUs.
 TEST_P(SurvivingOnGpus, R26NoWeightHasAPartOfABrokenStep) {
-  for (std::string const how : {"skip", "await", "graph"}) {
+  for (std::string const how :
+       {"skip", "await", "graph", "join", "buckets", "slices", "graph,buckets", "graph,slices"}) {
     for (int const step : {1, 7, 60}) {
-      LaunchedJob job(launch({}, {DDP_REBUILD_RANK, how, text(step), "1"}));
+      TemporaryFolder const folder;
+      LaunchedJob job(launch({}, {DDP_REBUILD_RANK, how, text(step), "1", folder.path().string()}));
       EXPECT_EQ(job.exit_code(), 0) << how << ' ' << step << '\n' << job.err();
       auto const left = static_cast<std::size_t>(ranks() - 1);
       EXPECT_EQ(count_of("goes on after step", job.out()), left) << how << ' ' << step << '\n' << job.out();
@@ -63,8 +66,10 @@ TEST_P(SurvivingOnGpus, R26NoWeightHasAPartOfABrokenStep) {
 }
 
 TEST_P(SurvivingOnGpus, R26ANewProcessHasTheWeightsAndTheGpuOfTheLostOne) {
-  for (std::string const how : {"skip", "graph"}) {
-    LaunchedJob job(launch({"--replace", "1"}, {DDP_REBUILD_RANK, how, "60", text(ranks())}));
+  for (std::string const how : {"skip", "graph", "join", "buckets", "graph,slices"}) {
+    TemporaryFolder const folder;
+    LaunchedJob job(
+        launch({"--replace", "1"}, {DDP_REBUILD_RANK, how, "60", text(ranks()), folder.path().string()}));
     EXPECT_EQ(job.exit_code(), 0) << how << '\n' << job.err();
     EXPECT_EQ(count_of("all weights are right", job.out()), static_cast<std::size_t>(ranks())) << job.err();
     EXPECT_THAT(job.err(), ContainsRegex("a new process for rank 1 \\(pid [0-9]+, cuda:1"));

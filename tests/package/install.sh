@@ -33,7 +33,7 @@ has_mpi=$(sed -n 's/^#define DDP_HAS_MPI //p' "$work/installed/include/ddp/confi
   { echo "the installed tree names folders of its build"; exit 1; }
 # MPI and NCCL are its ranks' affair: it starts without them, and faster.
 needed=$(objdump -p "$work/installed/bin/ddp-launch" | sed -n 's/^ *NEEDED *//p')
-[[ $needed == *libstdc++* && $needed != *libmpi* && $needed != *libnccl* ]] ||
+[[ $needed == *libc.so* && $needed != *libmpi* && $needed != *libnccl* ]] ||
   { echo "expected ddp-launch to need neither MPI nor NCCL, found:"; echo "$needed"; exit 1; }
 # ddp-launch finds what it has its ranks preload, wherever the tree was moved.
 preloaded=$("$work/installed/bin/ddp-launch" --cpus 1 --no-log-files --no-prefix -- sh -c 'echo "${LD_PRELOAD##*:}"')

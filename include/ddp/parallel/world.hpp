@@ -142,8 +142,8 @@ class World {
   /// Throws `error` again if it is about no lost or late rank: ranks that differ would differ again. Where
   /// the job ends with its first lost rank it throws `error` too, with advice behind its words; of CPU ranks
   /// only if nothing else is refused. Throws Error(unsupported) where something hangs on this World that
-  /// cannot follow: a sub-group, a guard of no_sync(), and, if Replicated was not told how to go back to a
-  /// checkpoint, sharding; on a GPU sharding, on_bucket_ready(), join(), and parameters on several devices.
+  /// cannot follow: a sub-group, a guard of no_sync(), on a GPU parameters on several devices, and, if
+  /// Replicated was not told how to go back to a checkpoint, sharding.
   /// Throws CommError(mismatch) if ranks have made their steps in other orders. Throws Error(invalid_state)
   /// if fewer than --min-ranks are left, and if no rank has the values of a whole number of steps, since
   /// on_bucket_ready() has updated parts of the model, and there is no way back. Throws also what

@@ -100,8 +100,13 @@ void replace_if_small(cudaGraph_t graph, cudaGraphNode_t node) {
 
 namespace ddp {
 
+// CUDA removes no node from a graph that allocates or frees memory, as cuBLAS does where it was given no
+// workspace.
 void RecordedGraph::replace_memsets(CUgraph_st* graph, Device device) {
   DeviceGuard const guard(device);
+  for (auto const type : {cudaGraphNodeTypeMemAlloc, cudaGraphNodeTypeMemFree}) {
+    if (!cuda::nodes_of(graph, type, cuda::kReplacing).empty()) return;
+  }
   for (auto* const node : cuda::nodes_of(graph, cudaGraphNodeTypeMemset, cuda::kReplacing)) {
     cuda::replace_if_small(graph, node);
   }

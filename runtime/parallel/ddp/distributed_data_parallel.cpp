@@ -311,7 +311,10 @@ void DistributedDataParallel::join(std::function<void()> const& update,
         report_progress();
         update();
       },
-      before_step);
+      [&] {
+        settle_last_step();
+        if (before_step) before_step();
+      });
 }
 
 std::optional<StepStatistics> DistributedDataParallel::statistics() const {

@@ -26,9 +26,13 @@ class BucketUpdates {
   void run_all();
   /// Makes the compute streams wait for the updates.
   void wait();
-  /// Of a step that broke, when nothing of it runs any more: whether buckets were updated. On a GPU those
-  /// count whose updates were enqueued.
-  [[nodiscard]] bool have_begun() const noexcept { return begun_ == of_.step.number + 1; }
+  /// Steps, with the last one in which a bucket was updated, or on a GPU in which that was enqueued. Of a
+  /// step that broke: when nothing of it runs any more.
+  [[nodiscard]] std::uint64_t begun() const noexcept { return begun_; }
+  /// The updates of a recorded step are about to be enqueued again.
+  void replay() noexcept {
+    if (update_) begun_ = of_.step.number + 1;
+  }
   [[nodiscard]] std::vector<std::unique_ptr<Stream>> const& streams() const noexcept { return streams_; }
 
  private:
@@ -37,7 +41,7 @@ class BucketUpdates {
   ReducerState const& of_;
   std::string_view from_;
   BucketReady update_;
-  std::atomic<std::uint64_t> begun_ = 0;          // steps, with the last one in which an update ran
+  std::atomic<std::uint64_t> begun_ = 0;
   std::vector<std::unique_ptr<Stream>> streams_;  // one a lane, once there is an update
 };
 

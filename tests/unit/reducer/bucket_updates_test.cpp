@@ -43,16 +43,21 @@ TEST(BucketUpdates, R26OfAStepThatBrokeItIsKnownWhetherABucketWasUpdated) {
   ReducerParts parts;
   BucketUpdates updates(parts.state);
   updates.use("on_bucket_ready()", [](ReducedBucket const&) {});
-  EXPECT_FALSE(updates.have_begun());
+  EXPECT_EQ(updates.begun(), 0U);
   updates.run(0);
   updates.wait();
-  EXPECT_TRUE(updates.have_begun());
+  EXPECT_EQ(updates.begun(), 1U);
   ++parts.state.step.number;  // the step is done
-  EXPECT_FALSE(updates.have_begun());
   parts.comm_stream.enqueue([] { throw Error(ErrorCode::io, "a lost rank"); });
   updates.run(0);
   EXPECT_THROW(updates.wait(), Error);
-  EXPECT_FALSE(updates.have_begun()) << "an update behind what failed does not run";
+  EXPECT_EQ(updates.begun(), 1U) << "an update behind what failed does not run";
+  updates.replay();
+  EXPECT_EQ(updates.begun(), 2U);
+  updates.use("on_bucket_ready()", {});
+  ++parts.state.step.number;
+  updates.replay();
+  EXPECT_EQ(updates.begun(), 2U) << "without an update";
 }
 
 }  // namespace
