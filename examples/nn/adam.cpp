@@ -69,7 +69,7 @@ void Adam::apply(ddp::BucketSlice const& piece, Context const& context) {
 void Adam::apply(ddp::TensorView const& value, ddp::TensorView const& gradient, ddp::TensorView const& mean,
                  ddp::TensorView const& square, Context const& context) const {
   if (context.on_gpu()) {
-    cuda::adam_step(context, value, gradient, mean, square, numbers_, skip_);
+    cuda::adam_step(context, value, gradient, mean, square, numbers_, options_.skip);
   } else {
     cpu::adam_step(value, gradient, mean, square, step_);
   }

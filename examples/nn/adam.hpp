@@ -19,6 +19,9 @@ struct AdamOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  /// f32[1] on the weights' GPU, as DistributedDataParallel::uncommitted(): where it is 1 when a step runs,
+  /// that step changes nothing there. Empty: every step counts.
+  ddp::TensorView skip{};
 };
 
 /// One step's numbers, with the corrections by t taken out of the loop over elements:
@@ -62,9 +65,6 @@ class Adam {
   /// DistributedDataParallel::zero_gradients(). It can be recorded into a CUDA graph.
   void update(ddp::Slice const& slice, ddp::Stream& stream);
 
-  /// From now on: where `found`, f32[1] on the weights' GPU, is 1 when a step runs, that step changes nothing
-  /// there, as with DistributedDataParallel::uncommitted(). Empty: every step counts.
-  void skip_where(ddp::TensorView const& found) noexcept { skip_ = found; }
   void set_learning_rate(double learning_rate) noexcept { options_.learning_rate = learning_rate; }
 
   /// All that the next step depends on, for checkpoints: "fc1.weight.mean", "fc1.weight.square", …, "steps".
@@ -88,7 +88,6 @@ class Adam {
   std::int64_t steps_ = 0;
   AdamStep step_;
   ddp::Tensor numbers_;  // step_ on a GPU
-  ddp::TensorView skip_;
 };
 
 namespace cpu {

@@ -109,7 +109,7 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
   ddp::DistributedDataParallelOptions wrapper;
   if (options.shard) wrapper.sharding = ddp::Sharding::optimizer;
   ddp::DistributedDataParallel ddp(world, net.parameters(), wrapper);
-  nn::AdamOptions const rates{.learning_rate = options.learning_rate};
+  nn::AdamOptions const rates{.learning_rate = options.learning_rate, .skip = ddp.uncommitted()};
   std::optional<nn::Adam> optimizer;
   auto const make_optimizer = [&] {
     if (options.shard) {
@@ -117,7 +117,6 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
     } else {
       optimizer.emplace(net.weights(), rates);
     }
-    if (options.survive) optimizer->skip_where(ddp.uncommitted());
   };
   make_optimizer();
   ddp::DistributedSampler sampler(set.train.size(), world, {.shuffle = true, .seed = options.seed});
@@ -165,15 +164,14 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
   auto const position = [&]() -> ddp::TrainingPosition {
     return {now.steps, now.epoch, now.samples, {{"score", encode(now.sums)}}};
   };
-  std::size_t reached = 0;           // before a loss
-  auto const go_on = [&]() -> End {  // in the membership that has begun
-    if (world.membership() > 0) {
-      static_cast<void>(net.take_score());  // of steps that broke, or are not added up
-      progress = Progress(world.rank() == 0 ? Progress::detect() : Progress::Mode::silent);
-      log = world.rank() == 0 && !options.log_json.empty() ? RunLog(options.log_json, true) : RunLog();
-      std::string const back = now.steps < reached ? ddp::text(", ", reached - now.steps, " steps back") : "";
+  std::size_t reached = 0;                // before a loss
+  auto const go_on = [&]() -> End {       // in the membership that has begun
+    static_cast<void>(net.take_score());  // of steps that broke, or are not added up
+    progress = Progress(world.rank() == 0 ? Progress::detect() : Progress::Mode::silent);
+    log = world.rank() == 0 && !options.log_json.empty() ? RunLog(options.log_json, true) : RunLog();
+    std::string const back = now.steps < reached ? ddp::text(", ", reached - now.steps, " steps back") : "";
+    if (world.membership() > 0)
       progress.print(ddp::text("going on with ", world.size(), " ranks after step ", now.steps, back));
-    }
     for (; now.epoch <= options.epochs; now = {.epoch = now.epoch + 1, .steps = now.steps}) {
       Stopwatch const watch;
       Standing standing{.epoch = now.epoch, .epochs = options.epochs, .steps = steps};
@@ -236,17 +234,11 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
     return record;
   };
   if (!options.survive) return go_on();
-  std::vector<ddp::Replicated::Part> parts{&now};
-  std::function<void()> go_back;
-  if (!options.shard) {
-    parts.emplace_back(optimizer->state());
-  } else {
-    go_back = [&] {
-      make_optimizer();
-      now = position_of(recovery.go_back(kept()));
-    };
-  }
-  ddp::Replicated alike(world, parts, go_back);
+  std::function<void()> const go_back = [&] {
+    make_optimizer();
+    now = position_of(recovery.go_back(kept()));
+  };
+  ddp::Replicated alike(world, {&now, optimizer->state()}, options.shard ? go_back : nullptr);
   for (;;) try {
       return go_on();
     } catch (ddp::CommError const& error) {

@@ -91,7 +91,7 @@ void DeviceRegistry::set_logical(VirtualDevices const& cut) {
   ddp::require(!hidden, text(call, ": ", chosen_, " hides that device"));
   PhysicalDevice const& device = physical[static_cast<std::size_t>(cut.physical)];
   if (device.gpu) {
-    auto const& memory = find_gpu(std::span(&*device.gpu, 1), device.uuid).value().memory();
+    auto const memory = find_gpu(std::span(&*device.gpu, 1), device.uuid).value().memory();
     ddp::require(!memory || sum <= memory->total.value, [&] {
       return text(call, ": the limits are ", to_string(Bytes{sum}), " together, and the card has ",
                   to_string(memory->total));
