@@ -104,5 +104,59 @@ TEST(LibtorchShardedSteps, R25R11R17SoDoTheyWhereStepsAreSkipped) {
   expect_as_plain(Steps::uneven_and_skipped);
 }
 
+// Of eight steps, by a StepGraph or without one.
+std::vector<torch::Tensor> train_repeatedly(std::optional<Sharded::Update> update, bool graph,
+                                            torch::Dtype dtype) {
+  torch::manual_seed(5);
+  auto net = on_device(std::make_shared<TwoLayers>());
+  net->to(dtype);
+  Wrapped::Options options = small_buckets();
+  options.runtime.rebuild_buckets = false;
+  if (update) options.runtime.sharding = Sharding::optimizer;
+  Wrapped wrapped(world(), *net, options);
+  auto const make = [](auto of) {
+    return std::make_unique<libtorch::AdamW>(of, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  };
+  std::unique_ptr<libtorch::AdamW> plain;
+  std::optional<Sharded> sharded;
+  if (update) {
+    sharded.emplace(wrapped, make, Sharded::Groups{}, *update);
+  } else {
+    plain = make(net->parameters());
+  }
+  torch::Tensor const input = torch::zeros({4, 6}).to(libtorch::device(world())).to(dtype);
+  auto const once = [&] {
+    net->zero_grad();
+    loss_of(net->forward(input)).backward();
+    plain ? static_cast<void>(plain->step()) : sharded->step();
+  };
+  std::optional<libtorch::StepGraph> recorded;
+  if (graph) recorded.emplace(wrapped, once);
+  for (std::uint64_t step = 0; step < 8; ++step) {
+    input.copy_(random_rows(4, 6, 10 * step + world().rank().index()));
+    graph ? static_cast<void>(recorded->run()) : once();
+  }
+  if (graph) {
+    EXPECT_EQ(recorded->is_recorded(), records()) << recorded->why_eager();
+  }
+  expect_equal_on_ranks(net->parameters());
+  return values_of(*net);
+}
+
+TEST(LibtorchShardedSteps, R25R24ReplaysGiveTheNumbersOfStepsWithoutAGraph) {
+  for (auto const dtype : {torch::kFloat, torch::kBFloat16}) {
+    auto const plain = train_repeatedly(std::nullopt, false, dtype);
+    for (auto const update : {Sharded::Update::in_step, Sharded::Update::in_backward}) {
+      SCOPED_TRACE(text(update == Sharded::Update::in_step ? "in_step " : "in_backward ", toString(dtype)));
+      auto const eager = train_repeatedly(update, false, dtype);
+      auto const replayed = train_repeatedly(update, true, dtype);
+      for (std::size_t p = 0; p < plain.size(); ++p) {
+        expect_near(replayed[p].to(torch::kFloat), eager[p].to(torch::kFloat), 1e-6);
+        if (dtype == torch::kFloat) expect_near(eager[p], plain[p], 1e-6);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ddp::testing

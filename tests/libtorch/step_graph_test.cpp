@@ -18,11 +18,6 @@ using ::testing::Not;
 
 constexpr std::uint64_t kSteps = 8;
 
-bool records() {
-  std::string_view const backend = world().communicator().backend();
-  return libtorch::device(world()).is_cuda() && (backend == "nccl" || backend == "solo");
-}
-
 // Convolutions, batch norm with its buffers.
 struct Convolutions : torch::nn::Module {
   torch::nn::Conv2d first = register_module("first", torch::nn::Conv2d(2, 4, 3));

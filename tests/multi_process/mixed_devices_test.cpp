@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Processes, MixedDevices, ::testing::ValuesIn(oracle_cas
 TEST(MixedDevices, D15EachDeviceHasBucketsOfItsOwnInOneStep) {
   DeviceMlp<float> model(seed_of(world()), world(), other_device());
   DistributedDataParallel ddp(world(), model.parameters());
-  model.take_initial_values();
+  model.take_values();
   for (int step = 0; step < 3; ++step) {
     model.backward(std::vector<std::size_t>{1, 2}, 1.0F, [&](std::size_t p) { ddp.gradient_ready(p); });
     ddp.synchronize();

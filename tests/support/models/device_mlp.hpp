@@ -41,11 +41,12 @@ class DeviceMlp {
       list[p].value = shaped(values_[p], shape);
       list[p].gradient = shaped(own_gradients_[p], shape);
       list[p].bind_gradient = [this, p](TensorView const& view) { gradients_[p] = view; };
+      list[p].bind_value = [this, p](Tensor const& place) { values_[p] = place; };
     }
     return list;
   }
-  /// After DistributedDataParallel was made: rank 0's values.
-  void take_initial_values() {
+  /// After DistributedDataParallel was made, rank 0's values; after a sharded step, those of all ranks.
+  void take_values() {
     for (std::size_t p = 0; p < values_.size(); ++p) pull(values_[p], std::span(host_.value(p)));
   }
 
@@ -61,6 +62,21 @@ class DeviceMlp {
     for (std::size_t p = 0; p < values_.size(); ++p) pull(gradients_[p], host_.gradient(p));
     host_.step(rate);
   }
+  /// Of a sharded optimizer: elements that this rank updates, where they are.
+  void step(Slice const& slice, T rate, Stream& stream) {
+    std::vector<Stored> values(slice.values.count());
+    std::vector<Stored> slopes(values.size());
+    copy_elements(view_of(std::span(values)), slice.values, stream);
+    copy_elements(view_of(std::span(slopes)), slice.gradient, stream);
+    stream.synchronize();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = Stored(static_cast<T>(values[i]) - rate * static_cast<T>(slopes[i]));
+    }
+    copy_elements(slice.values, view_of(std::span(values)), stream);
+    stream.synchronize();
+  }
+  /// Those that the next backward pass adds to.
+  void clear_gradients() { host_.step(0); }
   [[nodiscard]] std::vector<T> flat() const { return host_.flat(); }
 
  private:

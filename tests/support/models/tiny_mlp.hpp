@@ -73,7 +73,7 @@ class TinyMlp {
   }
 
   /// After DistributedDataParallel was made, which writes rank 0's values where the parameters are: here.
-  void take_initial_values() {}
+  void take_values() {}
 
   /// Adds `scale` × the gradient of the loss of these samples; calls ready(p) as each is complete, last layer
   /// first.
