@@ -161,7 +161,7 @@ if needs_gpus "GPU ranks of two hosts without MPI"; then
   by_address "$own_training_rank" stop 1
   check "a stopped rank is named at the deadline" says 'timeout: rank 0 waited 10 s in .* for rank 1'
   for how in skip graph; do
-    by_address env DDP_MIN_RANKS=1 "$build/tests/gpu/rebuild_rank" "$how" 7 1
+    by_address env DDP_MIN_RANKS=1 "$build/tests/gpu/rebuild_rank" "$how" 7 1 "$work"
     check "rank 0 goes on without a killed rank of another host (R26): $how" says 'goes on after step'
     check "and has no part of a broken step" says 'all weights are right'
     check "exit codes 0 and 137" [ "$status $second_status" = "0 137" ]
