@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,12 +10,11 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "ddp/ddp.hpp"
 #include "ddp/libtorch.hpp"
-#include "libtorch/rebuild_models.hpp"
+#include "libtorch/rebuild_newcomers.hpp"
 #include "support/launcher/shell.hpp"
 #include "support/ranks/surviving_ranks.hpp"
 
@@ -121,41 +119,17 @@ TEST(LibtorchRebuild, R26ANewcomerOfAShardedOptimizerGoesOnFromTheLastCheckpoint
     for (int const victim : {0, 1, 2}) {
       SCOPED_TRACE(victim);
       TemporaryFolder const folder, undisturbed;
-      std::mutex mutex;
-      std::multiset<std::string> ends;
-      auto const end = [&](ShardedTraining& training) {
-        while (training.done < kLast) training.step();
-        training.world.barrier();
-        std::lock_guard const lock(mutex);
-        ends.insert(bytes_of(*training.net));
-      };
-      SurvivingRanks(3).run([&](World& world) {
-        ShardedTraining training(world, undisturbed.path(), update);
-        end(training);
-      });
-      SurvivingRanks ranks(3);
-      std::thread other([&] {
-        ranks.newcomer(victim, [&](World& world) {
-          ShardedTraining training(world, folder.path(), update);
-          training.step();  // so that all it has is other than what the others have
-          Replicated alike(world, {&training.done}, [&] { training.go_back(); });
-          EXPECT_EQ(world.rank(), victim);
-          EXPECT_EQ(training.done, 4);
-          end(training);
-        });
-      });
-      ranks.run([&](World& world) {
-        ShardedTraining training(world, folder.path(), update);
-        Replicated alike(world, {&training.done}, [&] { training.go_back(); });
-        while (training.done < 6) training.step();
-        meet(world);
-        if (world.rank() == victim) ranks.die(world);
-        world.rebuild(loss_of(world), alike);
-        if (world.size() < 3) rebuild_with_newcomer(world, alike, std::atomic<bool>(false));
-        EXPECT_EQ(training.done, 4);
-        end(training);
-      });
-      other.join();
+      auto const ends = ends_with_a_newcomer(
+          victim, 6,
+          [&](World& world, bool disturbed) {
+            return std::make_unique<ShardedTraining>(world, (disturbed ? folder : undisturbed).path(),
+                                                     update);
+          },
+          [](ShardedTraining& training) {
+            return std::make_unique<Replicated>(training.world, std::vector<Replicated::Part>{&training.done},
+                                                [&training] { training.go_back(); });
+          },
+          [](ShardedTraining const& training) { return bytes_of(*training.net); });
       EXPECT_EQ(ends.size(), 6U);
       EXPECT_EQ(std::set<std::string>(ends.begin(), ends.end()).size(), 1U);
     }
