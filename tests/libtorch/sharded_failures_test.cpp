@@ -22,16 +22,17 @@ constexpr std::chrono::seconds kSoon{20};
 bool is_last() { return world().rank().value() == world().size() - 1; }
 
 struct ShardedTwoLayers {
-  explicit ShardedTwoLayers(Update update)
-      : wrapped(world(), *net, how()),
+  explicit ShardedTwoLayers(Update update, std::uint64_t verify_every = 0)
+      : wrapped(world(), *net, how(verify_every)),
         optimizer(
             wrapped,
             [](auto groups) {
               return std::make_unique<libtorch::AdamW>(groups, torch::optim::AdamWOptions(0.01));
             },
             {}, update) {}
-  static Wrapped::Options how() {
+  static Wrapped::Options how(std::uint64_t verify_every) {
     Wrapped::Options options = small_buckets();
+    options.runtime.verify_every = verify_every;
     options.runtime.sharding = Sharding::optimizer;
     return options;
   }
@@ -59,6 +60,30 @@ void expect_told(ShardedTwoLayers& training, std::string const& what, std::funct
   EXPECT_THAT(messages, Each(HasSubstr(what)));
   for (std::size_t r = 0; r + 1 < messages.size(); ++r) {
     EXPECT_THAT(messages[r], HasSubstr(text("rank ", world().size() - 1)));
+  }
+}
+
+TEST(LibtorchShardedFailures, R25F12RatesThatDifferAreNamedWhereWeightsAreCompared) {
+  for (Update const update : {Update::in_step, Update::in_backward}) {
+    ShardedTwoLayers training(update, 3);
+    auto const set_rate = [&](double rate) {
+      training.optimizer.inner().param_groups()[0].options().set_lr(rate);
+    };
+    for (int step = 0; step < 2; ++step) {
+      set_rate(is_last() ? 0.02 : 0.01);
+      training.step();
+    }
+    set_rate(0.005);
+    training.step();
+    for (int step = 0; step < 2; ++step) training.step();
+    set_rate(is_last() ? 0.25 : 0.125);
+    auto const messages = messages_of([&] { training.step(); });
+    if (world().size() == 1) {
+      EXPECT_EQ(messages.front(), "");
+      continue;
+    }
+    EXPECT_THAT(messages, Each(HasSubstr("rank 0 has learning rate 0.125")));
+    EXPECT_THAT(messages, Each(HasSubstr(text("rank ", world().size() - 1, " learning rate 0.25"))));
   }
 }
 

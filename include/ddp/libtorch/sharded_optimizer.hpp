@@ -63,7 +63,8 @@ class ShardedOptimizer {
 
   /// Collective, after backward(): updates parameters that have a gradient, as torch::optim does, and makes
   /// the current stream wait for the values of all ranks. With in_backward, that is done already. Throws
-  /// Error(invalid_state) for a second call after one step.
+  /// Error(invalid_state) for a second call after one step, and, behind steps in which Options::verify_every
+  /// compares weights, CommError(mismatch) on every rank if options, as learning rates, differ.
   void step();
   /// Clears the gradients of the module's parameters.
   void zero_grad(bool set_to_none = true);

@@ -80,6 +80,7 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   void on_slice_ready(std::function<void(std::size_t slice)> update);
   [[nodiscard]] World const& world() const noexcept { return world_; }
   [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept { return *runtime_; }
+  [[nodiscard]] std::uint64_t verify_every() const noexcept { return options_.runtime.verify_every; }
   [[nodiscard]] std::shared_ptr<int> const& no_sync_depth() const noexcept { return no_sync_depth_; }
 
  private:

@@ -5,6 +5,7 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <set>
@@ -49,9 +50,7 @@ class ShardedOptimizer::Impl {
     std::string said;
     try {
       build(make, groups);
-      optim::Optimizer const& built = *inner_;
-      said = text('+', describe(built), in_backward_ ? ", updated in the backward pass" : "", ", ",
-                  typeid(built).name(), ", groups ", std::hex, StableHash().add(join(groups_, " ")).value());
+      said = options();
     } catch (std::exception const& refused) {
       error = std::current_exception();
       said = text('-', refused.what());
@@ -72,6 +71,11 @@ class ShardedOptimizer::Impl {
   Impl& operator=(Impl const&) = delete;
 
   void step() {
+    std::uint64_t const every = engine_->verify_every();
+    std::uint64_t const steps = engine_->runtime().steps();
+    if (every > 0 && steps % every == 0 && std::exchange(compared_, steps) != steps) {
+      compare(options(), nullptr);
+    }
     if (in_backward_) return;
     engine_->update_slices([this](std::size_t slice) {
       if (fused_ != nullptr) {
@@ -209,6 +213,11 @@ class ShardedOptimizer::Impl {
     }
   }
 
+  [[nodiscard]] std::string options() const {
+    optim::Optimizer const& built = *inner_;
+    return text('+', describe(built), in_backward_ ? ", updated in the backward pass" : "", ", ",
+                typeid(built).name(), ", groups ", std::hex, StableHash().add(join(groups_, " ")).value());
+  }
   void compare(std::string const& said, std::exception_ptr const& error) const {
     World const& world = engine_->world();
     auto const all = world.control().all_gather(World(world).next_name("sharded"), said, world.members(),
@@ -258,6 +267,7 @@ class ShardedOptimizer::Impl {
 
   std::shared_ptr<DistributedDataParallel::Engine> engine_;
   bool in_backward_;
+  std::uint64_t compared_ = 0;       // the step behind which options were compared last
   std::vector<std::size_t> groups_;  // by parameter
   std::vector<std::vector<Updated>> slices_;
   std::unique_ptr<optim::Optimizer> inner_;
