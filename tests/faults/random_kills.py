@@ -15,6 +15,7 @@ last parameters must be the same bits.
 ddp-launch and of the rank that is never killed. --gpus and --virtual are ddp-launch's: a rank on each of these GPUs, or N on
 each; a job takes about five seconds then.
 """
+import argparse
 import hashlib
 import json
 import os
@@ -272,28 +273,30 @@ def lose_many(build, losses):
 
 
 def main():
-    words = sys.argv[1:]
-    replace, shard, replay = (option in words for option in ("--replace", "--shard", "--replay"))
-    words = [word for word in words if word not in ("--replace", "--shard", "--replay")]
-    for option in ("--gpus", "--virtual"):
-        if option in words:
-            place = words.index(option)
-            GPUS.extend(words[place:place + 2])
-            del words[place:place + 2]
-    if "--losses" in words:
-        place = words.index("--losses")
-        wrong = lose_many(pathlib.Path(words[place + 2]).resolve(), int(words[place + 1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=lambda folder: pathlib.Path(folder).resolve())
+    parser.add_argument("jobs", type=int, nargs="?", default=100)
+    parser.add_argument("seed", type=int, nargs="?", default=random.randrange(1 << 30))
+    for option in ("--replace", "--shard", "--replay"):
+        parser.add_argument(option, action="store_true")
+    parser.add_argument("--losses", type=int)
+    parser.add_argument("--gpus")
+    parser.add_argument("--virtual")
+    given = parser.parse_args()
+    for option in ("gpus", "virtual"):
+        if getattr(given, option):
+            GPUS.extend([f"--{option}", getattr(given, option)])
+    if given.losses is not None:
+        wrong = lose_many(given.build, given.losses)
         print(wrong or "went on after all losses")
         return 1 if wrong else 0
-    build = pathlib.Path(words[0]).resolve()
-    jobs = int(words[1]) if len(words) > 1 else 100
-    first = int(words[2]) if len(words) > 2 else random.randrange(1 << 30)
+    first = given.seed
     failed = done = 0
     told = False
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: says how far it is
     try:
-        for seed in range(first, first + jobs):
-            wrong = run_job(build, seed, replace, shard, replay)
+        for seed in range(first, first + given.jobs):
+            wrong = run_job(given.build, seed, given.replace, given.shard, given.replay)
             done += 1
             if wrong:
                 failed += 1
