@@ -47,8 +47,9 @@ std::vector<ddp::ShardedTensor> Adam::sharded_state(ddp::DistributedDataParallel
   return tensors;
 }
 
-void Adam::prepare(Context const& context) {
-  auto const t = static_cast<double>(++steps_);
+void Adam::prepare(std::int64_t number, Context const& context) {
+  steps_ = number;
+  auto const t = static_cast<double>(steps_);
   step_ = {.rate = options_.learning_rate / (1 - std::pow(options_.beta1, t)),
            .scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
            .beta1 = options_.beta1,
@@ -76,11 +77,11 @@ void Adam::apply(ddp::TensorView const& value, ddp::TensorView const& gradient, 
 }
 
 void Adam::step() {
-  prepare();
+  prepare(steps_ + 1);
   apply();
 }
 
-void Adam::prepare() { prepare(context_); }
+void Adam::prepare(std::int64_t number) { prepare(number, context_); }
 
 void Adam::apply() {
   for (std::size_t i = 0; i < weights_.size(); ++i) {
@@ -90,7 +91,7 @@ void Adam::apply() {
 
 void Adam::update(ddp::ReducedBucket const& bucket) {
   bool const on_gpu = bucket.stream.device().kind == ddp::DeviceKind::cuda;
-  if (bucket.index == 0) prepare(on_gpu ? Context(bucket.stream) : Context());
+  if (bucket.index == 0) prepare(steps_ + 1, on_gpu ? Context(bucket.stream) : Context());
   for (ddp::BucketSlice const& piece : bucket.slices) {
     if (on_gpu) {
       apply(piece, bucket.stream);

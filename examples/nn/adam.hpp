@@ -50,8 +50,9 @@ class Adam {
   // ---- of weights
   /// Applies the gradients, and leaves them zero: prepare(), then apply().
   void step();
-  /// Counts a step, and puts its numbers where the weights are.
-  void prepare();
+  /// Puts the numbers of step `number`, from 1, where the weights are. The program counts: where a step is
+  /// done again, as after a lost rank, it has the number that it had.
+  void prepare(std::int64_t number);
   /// The rest of step(), which finds all in memory of the device: it can be recorded into a CUDA graph.
   void apply();
   /// The same for what a bucket holds of them: for on_bucket_ready(), in place of step(), with the weights in
@@ -75,7 +76,7 @@ class Adam {
 
  private:
   void add_state(ddp::TensorView const& of, Context const& context);
-  void prepare(Context const& context);
+  void prepare(std::int64_t number, Context const& context);
   void apply(ddp::BucketSlice const& piece, Context const& context);
   void apply(ddp::TensorView const& value, ddp::TensorView const& gradient, ddp::TensorView const& mean,
              ddp::TensorView const& square, Context const& context) const;

@@ -186,7 +186,7 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
 
         ddp.set_weight(static_cast<double>(batch.size()));
         samples = train_images.load(batch);
-        if (prepares) optimizer->prepare();
+        if (prepares) optimizer->prepare(static_cast<std::int64_t>(now.steps) + 1);
         std::size_t const size = std::min(options.batch, set.train.size() - now.samples);
         graph&& size == options.batch ? graph->run() : step();  // an epoch's last batch may be smaller
 
@@ -238,6 +238,7 @@ End train(ddp::World world, data::DataSet const& set, Options const& options, Pr
     make_optimizer();
     now = position_of(recovery.go_back(kept()));
   };
+  // make_optimizer() makes it in the same place, so of slices too its counter stays where it is.
   ddp::Replicated alike(world, {&now, optimizer->state()}, options.shard ? go_back : nullptr);
   for (;;) try {
       return go_on();

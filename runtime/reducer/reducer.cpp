@@ -227,7 +227,7 @@ void Reducer::require_updates_can_be_early(std::string_view what) const {
         what,
         ": with Options::unused, nonfinite or uneven = error a step may be refused at its end, when its "
         "first parameters would be updated already; set unused to zero, nonfinite to flag, uneven to "
-        "divide_by_live");
+        "divide_by_live. So it may with await_commit on a GPU under --survive: leave that out");
   });
 }
 

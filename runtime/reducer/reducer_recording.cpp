@@ -95,6 +95,7 @@ std::string Reducer::end_recording(std::string const& failed) {
   RecordedStep& step = recorder_.end(state_.marks);
   RecordedGraph& graph = *step.graph;
   step.weighted = step.sends && parts_.weights.given();
+  step.updates_buckets = step.sends && updates_.is_used();
   if (parts_.statistics) step.times = parts_.statistics->times().end_recording();
   state_.step.kind = StepKind::own;
   state_.step.state = StepState::idle;
@@ -132,8 +133,8 @@ void Reducer::replay_and_send(RecordedStep const& step) {
     recorder_.wait_for_older_replay(lane);
     parts_.weights.begin_replay();
     if (parts_.statistics) parts_.statistics->begin_replay(*step.graph, step.times);
-    updates_.replay();
     lane.communicator->replay(*step.graph, *lane.compute_stream);
+    if (step.updates_buckets) updates_.mark_begun();
     if (parts_.commit) parts_.commit->replayed();
     recorder_.replayed(lane);
     lane.comm_stream->wait(*lane.compute_stream);  // the next operation there may be one without a wait

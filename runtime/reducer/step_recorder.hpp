@@ -26,10 +26,11 @@ struct RecordedStep {
   };
 
   std::shared_ptr<RecordedGraph> graph;
-  bool sends = false;       ///< false: all of it runs under no_sync()
-  bool weighted = false;    ///< set_weight() came before it
-  bool updates = false;     ///< update_slices() is a part of it
-  std::vector<Mark> marks;  ///< by parameter
+  bool sends = false;            ///< false: all of it runs under no_sync()
+  bool weighted = false;         ///< set_weight() came before it
+  bool updates = false;          ///< update_slices() is a part of it
+  bool updates_buckets = false;  ///< so is what on_bucket_ready() or on_slice_ready() was given
+  std::vector<Mark> marks;       ///< by parameter
   StepTimes::Recorded times;
 };
 

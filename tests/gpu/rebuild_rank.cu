@@ -1,7 +1,7 @@
 // A rank that trains on a GPU, and goes on when another is lost (R26). "rebuild_rank HOW STEP RANKS FOLDER":
 // rank 1 kills itself after so many of 200 steps, with its host ahead of its GPU; the others train until
 // there are RANKS. HOW, words with commas between them: "skip", where the update looks at uncommitted();
-// "await", where the host waits for each step; "graph", where steps are replayed; "join", where the last rank
+// "await", where the host waits for each step; "graph", where steps are replayed; "join", where the first rank
 // has no data for some steps; "buckets" and "slices", where updates run in the backward pass, of slices with
 // a state of their own, and ranks may go back to a checkpoint in FOLDER. Weights are whole numbers below
 // 2^24, so that each rank knows what they must be.
@@ -26,20 +26,27 @@ namespace {
 
 constexpr int kSteps = 200;
 constexpr int kMore = 20;   // with a new membership, and between checkpoints
-constexpr int kEpoch = 10;  // steps, of which with "join" the last rank has data for kHalf
+constexpr int kEpoch = 10;  // steps, of which with "join" the first rank has data for kHalf
 constexpr int kHalf = 6;
 constexpr long long kCycles = 200'000;  // of a gradient: longer than the host takes for a step
 std::vector<std::size_t> const kCounts{300, 70'000, std::size_t{1} << 20};
 
-__global__ void write(float* to, float number) { *to = number; }
+struct Numbers {
+  float gradient;
+  float weight;  // what it should be
+};
 
-__global__ void backward(float* gradient, std::size_t count, float const* number) {
+__global__ void write(Numbers* to, Numbers numbers) { *to = numbers; }
+
+// Of a weight that is not what it should be, the gradient is another one on this rank.
+__global__ void backward(float* gradient, float const* value, std::size_t count, Numbers const* numbers) {
   long long const begin = clock64();
   while (clock64() - begin < kCycles) {
   }
   std::size_t const stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
-    gradient[i] = *number * static_cast<float>(1 + i % 7);
+    auto const times = static_cast<float>(1 + i % 7);
+    gradient[i] = numbers->gradient * times + (value[i] - numbers->weight * times);
   }
 }
 
@@ -52,11 +59,13 @@ __global__ void update(float* value, float const* gradient, std::size_t count, f
 }
 
 // A slice's values, and its state.
-__global__ void update_slice(float* value, float* sum, float const* gradient, std::size_t count) {
+__global__ void update_slice(float* value, float* sum, float const* gradient, std::size_t count,
+                             float const* skip) {
+  if (*skip != 0) return;
   std::size_t const stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
     sum[i] += gradient[i];
-    value[i] = sum[i];
+    value[i] += gradient[i];
   }
 }
 
@@ -75,7 +84,7 @@ struct Position {
 class Training {
  public:
   Training(ddp::World& world, std::string how, std::filesystem::path folder)
-      : world_(world), how_(std::move(how)), folder_(std::move(folder)), number_(tensor(1)) {
+      : world_(world), how_(std::move(how)), folder_(std::move(folder)), numbers_(tensor(2)) {
     gradients_.resize(kCounts.size());
     std::vector<ddp::Parameter> parameters;
     for (std::size_t p = 0; p < kCounts.size(); ++p) {
@@ -97,14 +106,15 @@ class Training {
     if (is("buckets")) {
       ddp_->on_bucket_ready([this](ddp::ReducedBucket const& bucket) {
         for (ddp::BucketSlice const& piece : bucket.slices) {
-          add(piece.parameter, piece.parameter_offset, piece.count, nullptr, bucket.stream);
+          add(piece.parameter, piece.parameter_offset, piece.count, words(skip_), bucket.stream);
         }
       });
     }
     if (is("slices")) {
       ddp_->on_slice_ready([this](ddp::Slice const& slice, ddp::Stream& stream) {
         update_slice<<<64, 256, 0, ddp::cuda_stream(stream).handle()>>>(
-            words(slice.values), words(sums_[slice.index]), words(slice.gradient), slice.values.count());
+            words(slice.values), words(sums_[slice.index]), words(slice.gradient), slice.values.count(),
+            words(skip_));
       });
     }
     if (may_go_back()) make_checkpoint();
@@ -117,7 +127,7 @@ class Training {
   [[nodiscard]] bool may_go_back() const { return is("buckets") || is("slices"); }
   [[nodiscard]] bool has_graph() const { return graph_ && graph_->is_recorded(); }
   [[nodiscard]] bool has_data(ddp::Rank rank, int step) const {
-    return !is("join") || rank.value() == 0 || rank.value() + 1 < world_.size() || step % kEpoch < kHalf;
+    return !is("join") || rank != 0 || world_.size() == 1 || step % kEpoch < kHalf;
   }
 
   /// Steps until this rank has no data, or one. Calls `after` after each.
@@ -125,10 +135,11 @@ class Training {
     if (may_go_back() && position.step % kMore == 0) {
       checkpoint_->save({.step = static_cast<std::uint64_t>(position.step),
                          .metadata = {{"expected", ddp::text(position.expected)}}});
+      if (position.step == 0) checkpoint_->wait();  // there must be one when a rank is lost
     }
     if (has_data(world_.rank(), position.step)) {
       ddp::Rank const me = world_.members()[world_.rank().index()];
-      write<<<1, 1, 0, stream()>>>(words(number_), gradient_of(me, position.step));
+      write<<<1, 1, 0, stream()>>>(numbers(), {gradient_of(me, position.step), float(position.expected)});
       graph_ ? graph_->run() : once();
       count(position);
       after();
@@ -172,6 +183,7 @@ class Training {
   }
 
  private:
+  [[nodiscard]] Numbers* numbers() const { return static_cast<Numbers*>(numbers_.view().data); }
   [[nodiscard]] CUstream_st* stream() const { return ddp::cuda_stream(world_.stream()).handle(); }
   [[nodiscard]] ddp::Tensor tensor(std::size_t count) const {
     return ddp::zeros(ddp::Shape{count}, ddp::DType::f32, world_.device());
@@ -209,7 +221,7 @@ class Training {
   }
   void once() {
     for (std::size_t p = kCounts.size(); p-- > 0;) {
-      backward<<<64, 256, 0, stream()>>>(words(gradients_[p]), kCounts[p], words(number_));
+      backward<<<64, 256, 0, stream()>>>(words(gradients_[p]), words(values_[p]), kCounts[p], numbers());
       ddp_->gradient_ready(p);
     }
     ddp_->synchronize();
@@ -219,7 +231,7 @@ class Training {
   ddp::World& world_;
   std::string how_;
   std::filesystem::path folder_;
-  ddp::Tensor number_;
+  ddp::Tensor numbers_;
   std::vector<ddp::Tensor> values_;
   std::vector<ddp::TensorView> gradients_;
   ddp::TensorView skip_;
@@ -250,6 +262,9 @@ int train(std::string const& how, int killed_after, int ranks, std::filesystem::
     } catch (ddp::CommError const& error) {
       world.rebuild(error, alike);
       training.check(position);
+      if (training.is("slices") && position.step % kMore != 0) {
+        throw ddp::Error(ddp::ErrorCode::invalid_state, "expected to go back to a checkpoint");
+      }
       last = std::max(last, whole_epochs(position.step + kMore));
       std::cout << ddp::text("goes on after step ", position.step, " with ", world.communicator().backend(),
                              " and ", world.size(), " ranks\n")

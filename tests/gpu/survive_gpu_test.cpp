@@ -66,7 +66,7 @@ TEST_P(SurvivingOnGpus, R26NoWeightHasAPartOfABrokenStep) {
 }
 
 TEST_P(SurvivingOnGpus, R26ANewProcessHasTheWeightsAndTheGpuOfTheLostOne) {
-  for (std::string const how : {"skip", "graph", "join", "buckets", "graph,slices"}) {
+  for (std::string const how : {"skip", "graph", "join", "buckets", "slices", "graph,slices"}) {
     TemporaryFolder const folder;
     LaunchedJob job(
         launch({"--replace", "1"}, {DDP_REBUILD_RANK, how, "60", text(ranks()), folder.path().string()}));

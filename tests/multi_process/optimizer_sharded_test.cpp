@@ -64,7 +64,7 @@ std::vector<std::vector<float>> train(How how, bool graph) {
   for (int number = 0; number < 8; ++number) {
     make_samples(context, {inputs, labels}, number);
     optimizer.set_learning_rate(0.01 / (1 + number));
-    optimizer.prepare();
+    optimizer.prepare(number + 1);
     graph ? recorded->run() : step();
     if (how != How::behind) continue;
     EXPECT_THAT(error_of([&] { ddp.update_slices(update); }).what(), HasSubstr("twice"));

@@ -51,8 +51,8 @@ class RecordedGraph {
     CUgraphExec_st* executable;  ///< what is launched
   };
   RecordedGraph() = default;
-  /// For end(), before the graph is made ready: small memsets become kernels. Where a graph has branches, a
-  /// memset between kernels costs several microseconds. Throws Error(device).
+  /// For end(), before the graph is made ready: small memsets become kernels, unless it allocates memory.
+  /// Where a graph has branches, a memset between kernels costs several microseconds. Throws Error(device).
   static void replace_memsets(CUgraph_st* graph, Device device);
   /// Calls `use` while no other thread destroys the graph. Throws Error(invalid_state) after destroy().
   virtual void with_handles(std::function<void(Handles const&)> const& use) = 0;

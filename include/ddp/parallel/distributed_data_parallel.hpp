@@ -200,8 +200,9 @@ class DistributedDataParallel {
   /// step broke, since a rank was lost, and 0 if it is committed; with Nonfinite::flag as found_nonfinite()
   /// too. Where it is 1, the optimizer and everything else that changes what ranks have alike must change
   /// nothing, as PyTorch's fused optimizers do with found_inf. On the parameters' device, for work that is
-  /// enqueued on the compute stream between synchronize() and the next step's first gradient_ready(); the
-  /// same memory in all steps. An empty view where no update can meet a broken step: on a CPU, without
+  /// enqueued on the compute stream between synchronize() and the next step's first gradient_ready(); updates
+  /// in the backward pass may read it too, and find what it says of the step before. The same memory in all
+  /// steps; 0 after World::rebuild(). An empty view where no update can meet a broken step: on a CPU, without
   /// --survive, and with parameters on several devices, where there is no World::rebuild().
   [[nodiscard]] TensorView uncommitted() const;
 

@@ -75,7 +75,7 @@ struct DistributedDataParallelOptions {
   bool statistics = false;
   /// Where a GPU's ranks go on without a lost one (ddp-launch --survive): synchronize() waits until the step
   /// is committed, and throws CommError if it broke, for an optimizer that cannot look at uncommitted(). The
-  /// host then never runs ahead of the GPU.
+  /// host then never runs ahead of the GPU. Not with on_bucket_ready() or on_slice_ready().
   bool await_commit = false;
   /// Parameters may be marked several times in a step; the first step learns how often.
   bool allow_repeated_ready = false;

@@ -7,6 +7,7 @@
 #include "comm/communicator_backend.hpp"
 #include "core/system/own_process.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "ddp/parallel/autograd_support.hpp"
 #include "device/cuda/backend.hpp"
 #include "observe/flight_recorder.hpp"
@@ -249,6 +250,7 @@ void DistributedDataParallel::Engine::follow() {
   steps_before = done;
   owner->reducer_ = parts.reducer.get();
   owner->zero_gradients();  // in the program's memory they are what the broken step has left
+  if (skip.view().data != nullptr) zero_fill(skip, *options.compute_stream);  // updates may read it at once
   if (adapter) adapter->go_on();
 }
 

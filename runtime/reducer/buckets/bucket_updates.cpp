@@ -24,8 +24,11 @@ void BucketUpdates::run(std::size_t bucket) {
 
 void BucketUpdates::call(std::size_t bucket) {
   std::size_t const lane = of_.buckets.lane(bucket);
-  auto const mark = [begun = &begun_, steps = of_.step.number + 1] { *begun = steps; };
-  of_.lanes[lane].device.kind == DeviceKind::cpu ? host_stream(*streams_[lane]).enqueue(mark) : mark();
+  if (of_.lanes[lane].device.kind == DeviceKind::cpu) {
+    host_stream(*streams_[lane]).enqueue([begun = &begun_, steps = of_.step.number + 1] { *begun = steps; });
+  } else if (!of_.step.is_recorded()) {
+    mark_begun();
+  }
   call_program(text("what ", from_, " was given"), bucket, of_.step, [&] {
     update_({bucket, of_.buckets.count(), of_.buckets[bucket].slices, of_.marks.used(), *streams_[lane]});
   });

@@ -29,10 +29,8 @@ class BucketUpdates {
   /// Steps, with the last one in which a bucket was updated, or on a GPU in which that was enqueued. Of a
   /// step that broke: when nothing of it runs any more.
   [[nodiscard]] std::uint64_t begun() const noexcept { return begun_; }
-  /// The updates of a recorded step are about to be enqueued again.
-  void replay() noexcept {
-    if (update_) begun_ = of_.step.number + 1;
-  }
+  /// Updates of this step are enqueued, as in a replay.
+  void mark_begun() noexcept { begun_ = of_.step.number + 1; }
   [[nodiscard]] std::vector<std::unique_ptr<Stream>> const& streams() const noexcept { return streams_; }
 
  private:
