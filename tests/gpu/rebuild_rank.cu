@@ -1,9 +1,9 @@
 // A rank that trains on a GPU, and goes on when another is lost (R26). "rebuild_rank HOW STEP RANKS FOLDER":
 // rank 1 kills itself after so many of 200 steps, with its host ahead of its GPU; the others train until
 // there are RANKS. HOW, words with commas between them: "skip", where the update looks at uncommitted();
-// "await", where the host waits for each step; "graph", where steps are replayed; "join", where the first rank
-// has no data for some steps; "buckets" and "slices", where updates run in the backward pass, of slices with
-// a state of their own, and ranks may go back to a checkpoint in FOLDER. Weights are whole numbers below
+// "await", where the host waits for each step; "graph", where steps are replayed; "join", where the first
+// rank has no data for some steps; "buckets" and "slices", where updates run in the backward pass, of slices
+// with a state of their own, and ranks may go back to a checkpoint in FOLDER. Weights are whole numbers below
 // 2^24, so that each rank knows what they must be.
 #include <unistd.h>
 
