@@ -186,10 +186,12 @@ void abort_all(WorldState& state, std::string_view reason) noexcept {
   }
 }
 
-// Whether one of `members` has died, of which the news may be on its way.
-bool loses_one_of(ControlPlane const& control, std::span<Rank const> members) {
+// Whether one of `members` has died, of which the news may be on its way, or a newcomer waits: then those who
+// noticed it earlier have let go what this rank was about to open.
+bool must_meet_again(ControlPlane const& control, std::span<Rank const> members) {
   Deadline const deadline = Deadline::after(kUntilALossIsKnown);
   for (;;) {
+    if (control.interruption()) return true;
     for (Failure const& lost : control.lost()) {
       if (std::ranges::find(members, lost.ranks.front()) != members.end()) return true;
     }
@@ -290,7 +292,7 @@ void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::strin
       if (!is_of_newcomer && !is_of_a_lost_rank(again)) throw;
       reason = again.what();
     } catch (Error const& problem) {  // as when a process ends whose memory others are about to open
-      if (!loses_one_of(*own.control, next.ranks)) throw;
+      if (!must_meet_again(*own.control, next.ranks)) throw;
       reason = problem.what();
     }
   }

@@ -80,6 +80,35 @@ TEST(WorldRebuild, R26ANewcomerStandsInTheLostOnesPlaceWithTheValuesOfTheOthers)
   other.join();
 }
 
+// As when a rank that noticed the newcomer earlier has closed the memory that this one is about to open.
+TEST(WorldRebuild, R26WhatFailsSinceANewcomerHasComeMeanwhileBeginsAnew) {
+  SurvivingRanks ranks(3);
+  std::thread other([&] {
+    ranks.newcomer(1, [](World& world) {
+      Follower const follower(world, 0);
+      Replicated const alike(world, {});
+      EXPECT_EQ(world.size(), 3);
+      EXPECT_EQ(follower.value, 5);
+    });
+  });
+  ranks.run([&](World& world) {
+    bool const dies = world.rank() == 1;
+    Follower follower(world, 7);
+    follower.value = 5;
+    Replicated alike(world, {});
+    if (dies) ranks.die(world);
+    follower.on_follow = [&] {
+      if (world.size() == 3) return;
+      while (!world.control().interruption()) std::this_thread::yield();
+      throw Error(ErrorCode::io, "there is no such memory");
+    };
+    world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(world.size(), 3);
+    EXPECT_EQ(follower.value, 5);
+  });
+  other.join();
+}
+
 TEST(WorldRebuild, R26ANewcomerOfAnotherFormIsToldHowItDiffersAndTheOthersGoOn) {
   SurvivingRanks ranks(2);
   std::atomic<bool> refused{false};
