@@ -58,12 +58,6 @@ struct Throws : torch::autograd::Function<Throws> {
   }
 };
 
-/// Whether this job's steps can be recorded.
-inline bool records() {
-  std::string_view const backend = world().communicator().backend();
-  return libtorch::device(world()).is_cuda() && (backend == "nccl" || backend == "solo");
-}
-
 inline torch::Tensor loss_of(torch::Tensor const& output) { return (output * output).mean(); }
 
 /// The same values on every rank that calls it with the same seed.

@@ -24,6 +24,29 @@ int own_steps(Steps steps) {
   return steps == Steps::uneven || steps == Steps::uneven_and_skipped ? std::max(6 - 3 * after, 0) : 6;
 }
 
+// Sharded, or without `update` plain.
+class AnyAdamW {
+ public:
+  AnyAdamW(torch::nn::Module const& net, Wrapped& wrapped, std::optional<Sharded::Update> update) {
+    auto const make = [](auto of) {
+      return std::make_unique<libtorch::AdamW>(of, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+    };
+    if (update) {
+      sharded_.emplace(wrapped, make, Sharded::Groups{}, *update);
+    } else {
+      plain_ = make(net.parameters());
+    }
+  }
+  void step() { plain_ ? static_cast<void>(plain_->step()) : sharded_->step(); }
+  [[nodiscard]] libtorch::FusedOptimizer& inner() {
+    return plain_ ? *plain_ : dynamic_cast<libtorch::FusedOptimizer&>(sharded_->inner());
+  }
+
+ private:
+  std::unique_ptr<libtorch::AdamW> plain_;
+  std::optional<Sharded> sharded_;
+};
+
 // One rank's trainings in this form, of two epochs. Without `update`, by the plain wrapper.
 std::vector<torch::Tensor> train_in(Steps steps, std::optional<Sharded::Update> update, bool narrow,
                                     double clip_norm) {
@@ -37,22 +60,12 @@ std::vector<torch::Tensor> train_in(Steps steps, std::optional<Sharded::Update> 
   if (steps != Steps::weighted) options.runtime.uneven = Options::Uneven::divide_by_live;
   if (is_spoilt(steps, 0)) options.runtime.nonfinite = Options::Nonfinite::flag;
   Wrapped wrapped(world(), *net, options);
-  auto const make = [](auto of) {
-    return std::make_unique<libtorch::AdamW>(of, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
-  };
-  std::unique_ptr<libtorch::AdamW> plain;
-  std::optional<Sharded> sharded;
-  if (update) {
-    sharded.emplace(wrapped, make, Sharded::Groups{}, *update);
-  } else {
-    plain = make(net->parameters());
-  }
-  auto& optimizer = plain ? *plain : dynamic_cast<libtorch::FusedOptimizer&>(sharded->inner());
-  if (is_spoilt(steps, 0)) optimizer.skip_where(wrapped.found_nonfinite());
+  AnyAdamW optimizer(*net, wrapped, update);
+  if (is_spoilt(steps, 0)) optimizer.inner().skip_where(wrapped.found_nonfinite());
   for (int epoch = 0; epoch < 2; ++epoch) {
     int step = 0;
     auto const end = [&] {
-      plain ? static_cast<void>(plain->step()) : sharded->step();
+      optimizer.step();
       if (is_spoilt(steps, 0)) {
         EXPECT_EQ(wrapped.found_nonfinite().item<float>(), is_spoilt(steps, step) ? 1.0F : 0.0F)
             << "step " << step;
@@ -114,21 +127,12 @@ std::vector<torch::Tensor> train_repeatedly(std::optional<Sharded::Update> updat
   options.runtime.rebuild_buckets = false;
   if (update) options.runtime.sharding = Sharding::optimizer;
   Wrapped wrapped(world(), *net, options);
-  auto const make = [](auto of) {
-    return std::make_unique<libtorch::AdamW>(of, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
-  };
-  std::unique_ptr<libtorch::AdamW> plain;
-  std::optional<Sharded> sharded;
-  if (update) {
-    sharded.emplace(wrapped, make, Sharded::Groups{}, *update);
-  } else {
-    plain = make(net->parameters());
-  }
+  AnyAdamW optimizer(*net, wrapped, update);
   torch::Tensor const input = torch::zeros({4, 6}).to(libtorch::device(world())).to(dtype);
   auto const once = [&] {
     net->zero_grad();
     loss_of(net->forward(input)).backward();
-    plain ? static_cast<void>(plain->step()) : sharded->step();
+    optimizer.step();
   };
   std::optional<libtorch::StepGraph> recorded;
   if (graph) recorded.emplace(wrapped, once);
@@ -137,7 +141,7 @@ std::vector<torch::Tensor> train_repeatedly(std::optional<Sharded::Update> updat
     graph ? static_cast<void>(recorded->run()) : once();
   }
   if (graph) {
-    EXPECT_EQ(recorded->is_recorded(), records()) << recorded->why_eager();
+    EXPECT_EQ(recorded->is_recorded(), records_steps()) << recorded->why_eager();
   }
   expect_equal_on_ranks(net->parameters());
   return values_of(*net);

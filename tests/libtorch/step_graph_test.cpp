@@ -72,7 +72,7 @@ class Pair {
     EXPECT_EQ(wrapped->runtime().steps(), first + kSteps);
   }
   void expect_recorded() const {
-    EXPECT_EQ(graph->is_recorded(), records()) << graph->why_eager();
+    EXPECT_EQ(graph->is_recorded(), records_steps()) << graph->why_eager();
     if (!libtorch::device(world()).is_cuda()) {
       EXPECT_THAT(graph->why_eager(), HasSubstr("a CPU has no CUDA graphs"));
     }
@@ -102,7 +102,7 @@ TEST(LibtorchStepGraph, R22R24TrainsAsWithoutAGraphWhereGradientsBecomeUndefined
   Pair<TwoLayers> pair(one_pass<true>);
   pair.run();
   pair.expect_recorded();
-  EXPECT_EQ(pair.calls, records() ? 4 : static_cast<int>(kSteps));
+  EXPECT_EQ(pair.calls, records_steps() ? 4 : static_cast<int>(kSteps));
   pair.graph->record_again();
   pair.run(kSteps);
   pair.expect_recorded();
@@ -168,8 +168,8 @@ TEST(LibtorchStepGraph, R7R24MicroStepsAreRecordedToo) {
     }
     expect_same_gradients(*net, *whole);
   }
-  EXPECT_EQ(micro.is_recorded(), records()) << micro.why_eager();
-  EXPECT_EQ(send.is_recorded(), records()) << send.why_eager();
+  EXPECT_EQ(micro.is_recorded(), records_steps()) << micro.why_eager();
+  EXPECT_EQ(send.is_recorded(), records_steps()) << send.why_eager();
   auto const guard = wrapped.no_sync();
   EXPECT_THAT(message_of([&] { send.run(); }), HasSubstr("the guard belongs into the step"));
 }
@@ -189,7 +189,7 @@ TEST(LibtorchStepGraph, R7R24MicroStepsWhoseGradientsBecomeUndefinedRunWithoutAG
     loss_of(net->forward(rows)).backward();
   }
   EXPECT_FALSE(micro.is_recorded());
-  if (records()) {
+  if (records_steps()) {
     EXPECT_THAT(micro.why_eager(), HasSubstr("use zero_grad(false)"));
   }
 }
@@ -209,7 +209,7 @@ TEST(LibtorchStepGraph, R6R24AParameterThatOnlyTheRecordedStepUsesMakesAllRunWit
   for (int step = 0; step < 8; ++step) pair.graph->run();
   EXPECT_FALSE(pair.graph->is_recorded());
   expect_equal_on_ranks(pair.net->parameters());
-  if (records()) {
+  if (records_steps()) {
     EXPECT_THAT(pair.graph->why_eager(), HasSubstr("which no rank used in the step before"));
   }
 }
@@ -261,7 +261,7 @@ TEST(LibtorchStepGraph, R24DropoutDiffersFromReplayToReplay) {
     masks.push_back(bytes_of_all({kept.to(torch::kByte)}));
     for (std::size_t before = 0; before + 1 < masks.size(); ++before) EXPECT_NE(masks[before], masks.back());
   }
-  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+  EXPECT_EQ(graph.is_recorded(), records_steps()) << graph.why_eager();
   static_cast<void>(torch::dropout(rows, 0.5, /*train=*/true));  // numbers outside of a graph go on
 }
 
@@ -287,7 +287,7 @@ void falls_back(std::function<torch::Tensor(torch::Tensor const& output, bool re
   Wrapped const* recorded = nullptr;
   int calls = 0;
   Pair<TwoLayers> pair([&](TwoLayers& net, Wrapped& wrapped, torch::Tensor const& rows) {
-    bool const records_now = &wrapped == recorded && ++calls == 4 && records();
+    bool const records_now = &wrapped == recorded && ++calls == 4 && records_steps();
     auto output = torch::dropout(net.forward(rows), 0.0, /*train=*/true);
     if (world().rank() == odd) output = bad(output, records_now);
     auto const loss = loss_of(output);
@@ -299,10 +299,10 @@ void falls_back(std::function<torch::Tensor(torch::Tensor const& output, bool re
   recorded = pair.wrapped.get();
   pair.run();
   EXPECT_FALSE(pair.graph->is_recorded());
-  EXPECT_EQ(pair.calls, static_cast<int>(kSteps) + (records() ? 1 : 0));
+  EXPECT_EQ(pair.calls, static_cast<int>(kSteps) + (records_steps() ? 1 : 0));
   auto const reasons = gathered(pair.graph->why_eager());
   EXPECT_THAT(reasons, Each(reasons[0]));
-  if (!records()) return;
+  if (!records_steps()) return;
   EXPECT_THAT(reasons[0], AllOf(HasSubstr("rank " + std::to_string(odd) + ": recording failed"), reason));
 }
 
@@ -355,7 +355,7 @@ TEST(LibtorchStepGraph, R24SyncBatchNormRunsWithoutAGraph) {
   });
   for (std::uint64_t step = 0; step < kSteps; ++step) graph.run();
   EXPECT_FALSE(graph.is_recorded());
-  if (records()) {
+  if (records_steps()) {
     EXPECT_THAT(graph.why_eager(), HasSubstr("SyncBatchNorm"));
   }
 }

@@ -64,16 +64,13 @@ class DeviceMlp {
   }
   /// Of a sharded optimizer: elements that this rank updates, where they are.
   void step(Slice const& slice, T rate, Stream& stream) {
-    std::vector<Stored> values(slice.values.count());
-    std::vector<Stored> slopes(values.size());
-    copy_elements(view_of(std::span(values)), slice.values, stream);
-    copy_elements(view_of(std::span(slopes)), slice.gradient, stream);
+    std::vector<T> values(slice.values.count());
+    std::vector<T> slopes(values.size());
     stream.synchronize();
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = Stored(static_cast<T>(values[i]) - rate * static_cast<T>(slopes[i]));
-    }
-    copy_elements(slice.values, view_of(std::span(values)), stream);
-    stream.synchronize();
+    pull(slice.values, values);
+    pull(slice.gradient, slopes);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] -= rate * slopes[i];
+    push(values, slice.values);
   }
   /// Those that the next backward pass adds to.
   void clear_gradients() { host_.step(0); }
