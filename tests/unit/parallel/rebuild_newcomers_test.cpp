@@ -83,9 +83,11 @@ TEST(WorldRebuild, R26ANewcomerStandsInTheLostOnesPlaceWithTheValuesOfTheOthers)
 // As when a rank that noticed the newcomer earlier has closed the memory that this one is about to open.
 TEST(WorldRebuild, R26WhatFailsSinceANewcomerHasComeMeanwhileBeginsAnew) {
   SurvivingRanks ranks(3);
+  std::atomic<int> failed{0};
   std::thread other([&] {
-    ranks.newcomer(1, [](World& world) {
+    ranks.newcomer(1, [&](World& world) {
       Follower const follower(world, 0);
+      while (failed == 0) std::this_thread::yield();
       Replicated const alike(world, {});
       EXPECT_EQ(world.size(), 3);
       EXPECT_EQ(follower.value, 5);
@@ -99,10 +101,12 @@ TEST(WorldRebuild, R26WhatFailsSinceANewcomerHasComeMeanwhileBeginsAnew) {
     if (dies) ranks.die(world);
     follower.on_follow = [&] {
       if (world.size() == 3) return;
+      ++failed;
       while (!world.control().interruption()) std::this_thread::yield();
       throw Error(ErrorCode::io, "there is no such memory");
     };
     world.rebuild(loss_of(world), alike);
+    EXPECT_EQ(failed, 2) << "without the newcomer";
     EXPECT_EQ(world.size(), 3);
     EXPECT_EQ(follower.value, 5);
   });
