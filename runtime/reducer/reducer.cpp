@@ -76,9 +76,10 @@ void Reducer::meet() {
 
 void Reducer::require_usable() const {
   if (state_.step.state != StepState::failed) return;
-  throw Error(
-      ErrorCode::invalid_state,
-      text("this DistributedDataParallel failed before and cannot be used any more: ", state_.step.failure));
+  std::string const message =
+      text("this DistributedDataParallel failed before and cannot be used any more: ", state_.step.failure);
+  if (state_.step.lost) throw CommError(*state_.step.lost, message);  // a program may still rebuild() (R26)
+  throw Error(ErrorCode::invalid_state, message);
 }
 
 void Reducer::require_not_in_step(std::string_view what, std::string_view instead) const {

@@ -243,7 +243,12 @@ void Reducer::drain(Stream& stream) const noexcept {
 void Reducer::fail(std::exception const& error) noexcept {
   try {
     state_.ranks.report_failure(error);
-    if (state_.step.state != StepState::failed) state_.step.failure = error.what();
+    if (state_.step.state != StepState::failed) {
+      state_.step.failure = error.what();
+      if (auto const* const of_group = dynamic_cast<CommError const*>(&error)) {
+        state_.step.lost = of_group->failure();
+      }
+    }
     state_.step.state = StepState::failed;
     for (ReducerLane const& lane : state_.lanes) lane.communicator->abort(error.what());
     if (cpu_lane_) cpu_lane_->communicator->abort(error.what());

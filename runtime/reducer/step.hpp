@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "ddp/core/failure.hpp"
 
 namespace ddp {
 
@@ -31,6 +34,7 @@ struct Step {
   std::size_t launched = 0;      ///< buckets that are sent
   bool left_out_before = false;  ///< some rank's last step has left a parameter out
   std::string failure;           ///< why it failed
+  std::optional<Failure> lost;   ///< the failure, where it is one of the group
 
   /// Between begin and end.
   [[nodiscard]] bool has_begun() const noexcept {

@@ -62,11 +62,8 @@ inline std::string bytes_of(torch::nn::Module const& module) {
 
 /// A training whose steps depend only on `done`, the weights, and the ranks that there are.
 struct Training {
-  Training(World const& of, MakeOptimizer const& make)
-      : world(of),
-        net(equal_on_ranks()),
-        optimizer(make(net->parameters())),
-        model(of, *net, several_buckets()) {}
+  Training(World const& of, MakeOptimizer const& make, Wrapped::Options const& options = several_buckets())
+      : world(of), net(equal_on_ranks()), optimizer(make(net->parameters())), model(of, *net, options) {}
   static std::shared_ptr<Net> equal_on_ranks() {
     std::lock_guard const lock(seed_mutex());
     torch::manual_seed(1);
@@ -81,9 +78,12 @@ struct Training {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(100 + done));
     return torch::randn({12, 6}, generator).chunk(world.size()).at(world.rank().index());
   }
-  void step() {
+  void backward() {
     net->zero_grad(to_none);
     net->loss(rows()).backward();
+  }
+  void step() {
+    backward();
     optimizer->step();
     ++done;
   }

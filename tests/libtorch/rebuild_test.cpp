@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -120,6 +121,48 @@ TEST(LibtorchRebuild, R26WithoutALostRankTheOthersGiveTheBitsOfThatScheduleOfRan
 TEST(LibtorchRebuild, R26AProgramThatKeepsItsGradientsInPlaceGoesOnToo) {
   auto const [found, with_three] = train_with_a_loss(adamw(), 1, false);
   EXPECT_EQ(found, replay(adamw(), with_three));
+}
+
+// on_bucket_ready() has updated by then, so the step counts: done again it would update twice.
+TEST(LibtorchRebuild, R26R15WhoIsLostWhileBuffersTravelIsMissingInTheNextStep) {
+  SurvivingRanks ranks(3);
+  std::mutex mutex;
+  std::latch updated(3);
+  std::vector<std::string> ends;
+  ranks.run([&](World& world) {
+    int const old = world.rank().value();
+    auto options = several_buckets();
+    options.runtime.verify_every = 1;  // then all parameters are updated at once, just before buffers travel
+    Training training(world, adamw(), options);
+    auto& optimizer = dynamic_cast<libtorch::AdamW&>(*training.optimizer);
+    training.model.on_bucket_ready([&](std::vector<at::Tensor> const& parameters) {
+      optimizer.update(parameters);
+      if (world.membership() > 0 || training.done != 4) return;
+      updated.arrive_and_wait();
+      if (old == 0) ranks.die(world);
+    });
+    Replicated alike(world, {libtorch::replicated(world, optimizer), &training.done});
+    int losses = 0;
+    while (training.done < kLast) {
+      try {
+        training.backward();
+        ++training.done;
+      } catch (CommError const& error) {
+        EXPECT_EQ(training.done, 5);
+        EXPECT_EQ(error.failure().ranks, std::vector<Rank>{Rank{0}}) << error.what();
+        world.rebuild(error, alike);
+        EXPECT_EQ(training.done, 5);
+        ++losses;
+      }
+    }
+    EXPECT_EQ(losses, 1);
+    world.barrier();
+    std::lock_guard const lock(mutex);
+    ends.push_back(bytes_of(*training.net));
+  });
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[0], ends[1]);
+  EXPECT_EQ(ends[0], replay(adamw(), 5));
 }
 
 TEST(LibtorchRebuild, R26AnOldGradientStaysReadableAndTheNewOneIsInNewMemory) {

@@ -10,6 +10,7 @@
 #include <exception>
 #include <utility>
 
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "libtorch/batch_norm/statistics_exchange.hpp"
 
@@ -179,7 +180,14 @@ void DistributedDataParallel::Engine::go_on() {
   } else {
     buffers_->mark(*runtime_, AutogradSupport(*runtime_).told_with_tail());
   }
-  runtime_->sync_buffers();
+  try {
+    runtime_->sync_buffers();
+  } catch (CommError const& loss) {
+    if (!update_ || recording_ != nullptr) throw;
+    // The optimizer has updated already. Thrown here, the error would make the program do this step again;
+    // the next step throws it.
+    log(LogLevel::warning, text("after the update of a step, while buffers were sent: ", loss.what()));
+  }
 }
 
 void DistributedDataParallel::Engine::begin_forward() {

@@ -246,7 +246,8 @@ TEST(WorldRebuild, R26WhoSwallowsTheErrorGetsItAgainUntilTheOthersHaveWaitedLong
         }
         while (went_on < 2) {
           EXPECT_THAT(loss_of(world).what(), HasSubstr("rank 3"));
-          EXPECT_THAT(error_of(step).what(), HasSubstr("failed before and cannot be used any more: "));
+          EXPECT_THAT(error_of<CommError>(step).what(),
+                      HasSubstr("failed before and cannot be used any more: "));
         }
         CommError const late = error_of<CommError>([&] { world.rebuild(loss, alike); });
         EXPECT_THAT(late.what(), HasSubstr("rank 1 did not come to rebuild() by the deadline of the others"));
