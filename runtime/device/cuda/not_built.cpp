@@ -32,7 +32,7 @@ void choose_queue(Stream& comm, Stream& /*compute*/) { refuse(text("a stream of 
 std::unique_ptr<Stream> make_stream(Device device, bool /*for_communication*/) {
   refuse(text("a stream of ", device).c_str());
 }
-void forget_failures(Stream& /*stream*/) noexcept {}
+bool forget_failures(Stream& /*stream*/) noexcept { return true; }
 std::unique_ptr<Event::Mark> make_mark(Device device) { refuse(text("an event of ", device).c_str()); }
 Tensor zeros(Shape const& /*shape*/, DType /*dtype*/, Device device) {
   refuse(text("memory of ", device).c_str());

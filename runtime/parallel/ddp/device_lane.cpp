@@ -19,7 +19,8 @@ namespace {
 bool is_healthy(SpareLane const& spare) noexcept {
   try {
     spare.communicator->check_health();
-    cuda::forget_failures(*spare.comm_stream);
+    if (spare.comm_stream->device().kind == DeviceKind::cuda)
+      return cuda::forget_failures(*spare.comm_stream);
     spare.comm_stream->synchronize();  // which nothing runs on: throws what it remembers
     return true;
   } catch (std::exception const&) {

@@ -48,7 +48,8 @@ TEST(CudaStream, R26ForgetsFailuresThatARebuildHasDealtWithAndNoOthers) {
   stream.watches().add(lives);
   stream.watches().add(std::make_shared<Failed>());
   EXPECT_THROW(stream.watches().check(), CommError);
-  stream.watches().forget_failed();
+  EXPECT_TRUE(stream.watches().forget_failed());
+  EXPECT_FALSE(stream.watches().forget_failed()) << "once";
   EXPECT_NO_THROW(stream.watches().check());
   EXPECT_EQ(stream.watches().dues().size(), 1U);
 }

@@ -259,14 +259,17 @@ void CudaStream::block(HostStream& host) {
 
 bool CudaStream::is_capturing() const { return state_->is_capturing(); }
 
-void cuda::forget_failures(Stream& stream) noexcept {
-  if (stream.device().kind != DeviceKind::cuda) return;
-  try {
-    stream.synchronize();
-  } catch (std::exception const& error) {
-    log(LogLevel::debug, error.what());
+bool cuda::forget_failures(Stream& stream) noexcept {
+  if (stream.device().kind != DeviceKind::cuda) return true;
+  for (;;) {
+    try {
+      stream.synchronize();
+      return true;
+    } catch (std::exception const& error) {
+      log(LogLevel::debug, error.what());
+      if (!cuda_stream(stream).state()->watches().forget_failed()) return false;
+    }
   }
-  cuda_stream(stream).state()->watches().forget_failed();
 }
 
 CudaStream& cuda_stream(Stream& stream) {

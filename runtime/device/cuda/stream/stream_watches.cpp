@@ -60,7 +60,7 @@ std::list<StreamWatches::Watched> StreamWatches::take_what_is_over() {
   return over;
 }
 
-void StreamWatches::forget_failed() {
+bool StreamWatches::forget_failed() {
   std::list<Watched> failed;
   std::lock_guard const lock(mutex_);
   for (auto next = watches_.begin(); next != watches_.end();) {
@@ -71,6 +71,7 @@ void StreamWatches::forget_failed() {
       if (each->settling == 0) failed.splice(failed.end(), watches_, each);
     }
   }
+  return !failed.empty();
 }
 
 void StreamWatches::check() {

@@ -30,8 +30,9 @@ class StreamWatches {
   /// ended, unless they failed, and neither the program knows it nor a wait for this stream has thrown it.
   void forget();
 
-  /// Forgets the watches that have failed, when nothing of their work is left on the stream.
-  void forget_failed();
+  /// Forgets the watches that have failed, when nothing of their work is left on the stream. False if there
+  /// are none.
+  bool forget_failed();
 
   /// Throws the failure of the first watch that has one.
   void check();
