@@ -133,8 +133,7 @@ class Training {
   /// Steps until this rank has no data, or one. Calls `after` after each.
   void go_on(Position& position, std::function<void()> const& after) {
     if (may_go_back() && position.step % kMore == 0) {
-      checkpoint_->save({.step = static_cast<std::uint64_t>(position.step),
-                         .metadata = {{"expected", ddp::text(position.expected)}}});
+      save(position);
       if (position.step == 0) checkpoint_->wait();  // there must be one when a rank is lost
     }
     if (has_data(world_.rank(), position.step)) {
@@ -183,6 +182,16 @@ class Training {
   }
 
  private:
+  void save(Position const& position) {
+    ddp::TrainingPosition const here{.step = static_cast<std::uint64_t>(position.step),
+                                     .metadata = {{"expected", ddp::text(position.expected)}}};
+    try {
+      checkpoint_->save(here);
+    } catch (ddp::Error const& error) {
+      if (error.code() != ddp::ErrorCode::io) throw;
+      checkpoint_->save(here);  // one was being written when a rank was lost, which is said once
+    }
+  }
   [[nodiscard]] Numbers* numbers() const { return static_cast<Numbers*>(numbers_.view().data); }
   [[nodiscard]] CUstream_st* stream() const { return ddp::cuda_stream(world_.stream()).handle(); }
   [[nodiscard]] ddp::Tensor tensor(std::size_t count) const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/cuda/backend.hpp"
 #include "support/errors.hpp"
 #include "support/models/sharded_training.hpp"
 
@@ -77,6 +78,7 @@ TEST(Sharding, R25AStepThatIsRefusedChangesNothing) {
       EXPECT_THAT(message_of([&] { training.run(); }),
                   HasSubstr(way.spoils ? "with NaN or infinity in synchronised step 1: " : "called join()"));
       EXPECT_EQ(training.steps(), way.spoils ? 1 : kShardedSteps - 2);
+      cuda::forget_failures(world().stream());  // or reading the values would throw the same error
       values.push_back(training.values());
       world().barrier();
     }
