@@ -154,6 +154,13 @@ void Reducer::finish_step() {
 
 void Reducer::prepare_further_steps(std::span<std::size_t const> arrival,
                                     std::span<std::size_t const> left_out) {
+  if (arrival.empty() && !left_out.empty() && left_out.size() == state_.parameters.size()) {
+    log(LogLevel::warning,
+        text("in the first step of ", state_.ranks.name(),
+             " this rank said of no parameter whether it has a gradient, so all count as zero: expected "
+             "gradient_ready() for each one, when its gradient is written, before synchronize(). "
+             "Options::unused = error refuses such steps"));
+  }
   if (state_.buckets.may_rebuild()) {
     meet();
     std::vector<std::size_t> late;
@@ -184,7 +191,6 @@ void Reducer::tell_over_cpus(bool leaves_out) {
 void Reducer::join(std::function<void()> const& update, std::function<void()> const& before_step) {
   Turn const turn(mutex_);
   ProgramCall const counted;  // of both functions
-  require_usable();
   require(update != nullptr, "join(): expected what the program does after a step, as optimizer.step()");
   if (!parts_.uneven) {
     throw Error(ErrorCode::invalid_state,
@@ -197,6 +203,7 @@ void Reducer::join(std::function<void()> const& update, std::function<void()> co
   refuse_capture();
   bool goes_on = true;
   while (goes_on) {
+    require_usable();  // `update` may keep to itself that a rank was lost
     if (before_step) before_step();
     require_not_in_step("join()", "before_step has begun one");
     state_.step.kind = StepKind::joined;
@@ -243,15 +250,15 @@ void Reducer::drain(Stream& stream) const noexcept {
 void Reducer::fail(std::exception const& error) noexcept {
   try {
     state_.ranks.report_failure(error);
-    if (state_.step.state != StepState::failed) {
-      state_.step.failure = error.what();
-      if (auto const* const of_group = dynamic_cast<CommError const*>(&error)) {
-        state_.step.lost = of_group->failure();
-      }
-    }
+    bool const is_first = state_.step.state != StepState::failed;
     state_.step.state = StepState::failed;
     for (ReducerLane const& lane : state_.lanes) lane.communicator->abort(error.what());
     if (cpu_lane_) cpu_lane_->communicator->abort(error.what());
+    if (is_first) {
+      state_.step.failure = error.what();
+      auto const* const of_group = dynamic_cast<CommError const*>(&error);
+      if (of_group != nullptr) state_.step.lost = of_group->failure();
+    }
     for (ReducerLane const& lane : state_.lanes) drain(*lane.comm_stream);
     for (auto const& stream : updates_.streams()) drain(*stream);
     state_.memory.release_sources();

@@ -42,8 +42,9 @@ class AutogradSupport;
 /// Several threads may call functions, as an autograd library does; a call waits until calls of other threads
 /// have returned. They run code of the program (bind_gradient, owners of sources), which must not wait for
 /// another thread that calls this object. An error of the step (a failed group, a parameter marked twice, an
-/// unused one with Unused::error) makes the object unusable on every rank, and every later call says so.
-/// Calls with wrong arguments or at the wrong time throw an Error for that call alone and change nothing.
+/// unused one with Unused::error) makes the object unusable on every rank, and every later call says so: by
+/// the same CommError where the group failed, otherwise by Error(invalid_state). Calls with wrong arguments
+/// or at the wrong time throw an Error for that call alone and change nothing.
 class DistributedDataParallel {
  public:
   using Options = DistributedDataParallelOptions;  ///< See there.

@@ -10,6 +10,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/lost_rank.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "libtorch/batch_norm/statistics_exchange.hpp"
@@ -183,7 +184,7 @@ void DistributedDataParallel::Engine::go_on() {
   try {
     runtime_->sync_buffers();
   } catch (CommError const& loss) {
-    if (!update_ || recording_ != nullptr) throw;
+    if (!update_ || recording_ != nullptr || !is_of_a_lost_rank(loss.failure())) throw;
     // The optimizer has updated already. Thrown here, the error would make the program do this step again;
     // the next step throws it.
     log(LogLevel::warning, text("after the update of a step, while buffers were sent: ", loss.what()));

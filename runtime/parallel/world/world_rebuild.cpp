@@ -11,6 +11,7 @@
 #include "comm/communicator_backend.hpp"
 #include "comm/step_commits.hpp"
 #include "core/hash.hpp"
+#include "core/lost_rank.hpp"
 #include "core/record.hpp"
 #include "core/system/build_id.hpp"
 #include "ddp/core/log.hpp"
@@ -31,14 +32,6 @@ constexpr std::string_view kOnlyUnderSurvive =
 
 bool ends_with_first_loss(WorldState const& state) {
   return state.device.kind == DeviceKind::cuda && !state.communicator_options.commits;
-}
-
-// Whether going on without somebody may help. Ranks that differ would differ again, and a rank that counts as
-// lost itself is refused.
-bool is_of_a_lost_rank(CommError const& error) {
-  if (error.failure().manner == Failure::Manner::refused) return false;
-  return error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout ||
-         error.code() == ErrorCode::aborted;
 }
 
 // By follower, in the order in which they were made.
@@ -289,7 +282,7 @@ void rebuild_until_it_holds(WorldState& own, Replicated const& state, std::strin
       bool const has_newcomers =
           std::ranges::any_of(all, [](Coming const& one) { return one.newcomer != 0; });
       bool const is_of_newcomer = again.code() == ErrorCode::mismatch && has_newcomers && !comes_new;
-      if (!is_of_newcomer && !is_of_a_lost_rank(again)) throw;
+      if (!is_of_newcomer && !is_of_a_lost_rank(again.failure())) throw;
       reason = again.what();
     } catch (Error const& problem) {  // as when a process ends whose memory others are about to open
       if (!must_meet_again(*own.control, next.ranks)) throw;
@@ -330,7 +323,7 @@ void take_part(WorldState& state, Replicated const& replicated) {
 }
 
 void World::rebuild(CommError const& error, Replicated& state) {
-  if (!is_of_a_lost_rank(error)) throw error;
+  if (!is_of_a_lost_rank(error.failure())) throw error;
   if (state_->rebuilt_for && &state_->rebuilt_for->failure() == &error.failure()) {  // copies share it
     log(LogLevel::warning, text("World::rebuild(): membership ", membership(),
                                 " has begun for this error already: ", error.what()));
