@@ -70,8 +70,8 @@ void end_on(Device device, std::function<void()> const& end) noexcept;
 /// an SmPartition. No other thread may use `comm` meanwhile.
 void choose_queue(Stream& comm, Stream& compute);
 /// The host waits for `stream`, also for what a failure has ended. Later waits for the stream do not throw
-/// failures of before: the program knows them. False if the GPU itself has failed. Does nothing for a stream of
-/// a CPU.
+/// failures of before: the program knows them. False if the GPU itself has failed, or hangs. Does nothing for
+/// a stream of a CPU.
 bool forget_failures(Stream& stream) noexcept;
 [[nodiscard]] std::unique_ptr<Event::Mark> make_mark(Device device);
 

@@ -18,10 +18,12 @@ namespace {
 // for that would wait, when it closes it, for the others, which keep it.
 bool is_healthy(SpareLane const& spare) noexcept {
   try {
-    spare.communicator->check_health();
-    if (spare.comm_stream->device().kind == DeviceKind::cuda)
-      return cuda::forget_failures(*spare.comm_stream);
-    spare.comm_stream->synchronize();  // which nothing runs on: throws what it remembers
+    if (spare.comm_stream->device().kind != DeviceKind::cuda) {
+      spare.comm_stream->synchronize();  // which nothing runs on: throws what it remembers
+    } else if (!cuda::forget_failures(*spare.comm_stream)) {
+      return false;
+    }
+    spare.communicator->check_health();  // last, since its own failure is forgotten too
     return true;
   } catch (std::exception const&) {
     return false;

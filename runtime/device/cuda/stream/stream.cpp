@@ -261,15 +261,20 @@ bool CudaStream::is_capturing() const { return state_->is_capturing(); }
 
 bool cuda::forget_failures(Stream& stream) noexcept {
   if (stream.device().kind != DeviceKind::cuda) return true;
-  for (;;) {
+  CudaStream::State& state = *cuda_stream(stream).state();
+  bool is_first = true;
+  for (int in_vain = 0; in_vain < 2; is_first = false) {
     try {
+      // Nothing ends a second wait for a GPU that hangs.
+      if (!is_first && !state.is_idle("work on a GPU failed")) return false;
       stream.synchronize();
       return true;
     } catch (std::exception const& error) {
       log(LogLevel::debug, error.what());
-      if (!cuda_stream(stream).state()->watches().forget_failed()) return false;
+      if (!state.watches().forget_failed()) ++in_vain;
     }
   }
+  return false;
 }
 
 CudaStream& cuda_stream(Stream& stream) {

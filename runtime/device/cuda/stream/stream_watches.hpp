@@ -30,8 +30,8 @@ class StreamWatches {
   /// ended, unless they failed, and neither the program knows it nor a wait for this stream has thrown it.
   void forget();
 
-  /// Forgets the watches that have failed, when nothing of their work is left on the stream. False if there
-  /// are none.
+  /// Forgets the watches that have failed, when nothing of their work is left on the stream. False if it has
+  /// forgotten none.
   bool forget_failed();
 
   /// Throws the failure of the first watch that has one.
