@@ -99,7 +99,7 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
     if (std::string const words = words_about_memory(cause); !words.empty()) lines.add("  ", words);
     if (char const* words = hint(cause.signal); words != nullptr) lines.add("  ", words);
   }
-  if (cause.progress) lines.add("  last progress: ", to_string(*cause.progress));
+  if (cause.progress) lines.add("  last progress since the start: ", to_string(*cause.progress));
   if (!cause.last_collective.empty()) lines.add("  last collective: ", cause.last_collective);
   if (cause.error) add_error(lines, cause);
   if (!cause.last_stderr.empty()) {
@@ -184,7 +184,7 @@ void add_losses(Lines& lines, JobOutcome const& job) {
     lines.add("went on without ", describe_rank(rank), ", which ", describe_consequence(rank, job));
     if (rank.killed_by_launcher) continue;
     if (std::string const words = words_about_memory(rank); !words.empty()) lines.add("  ", words);
-    if (rank.progress) lines.add("  last progress: ", to_string(*rank.progress));
+    if (rank.progress) lines.add("  last progress since the start: ", to_string(*rank.progress));
   }
 }
 

@@ -104,7 +104,7 @@ TEST(Report, HasTheRanksOwnWordsItsProgressAndItsLastLines) {
   EXPECT_TRUE(job.err().ends_with("[ddp-launch] exit code 4\n")) << "printed last";
   LaunchedJob told(program_ranks(2, {"1=mismatch", "*=meet"}));
   EXPECT_EQ(told.exit_code(), 5);
-  EXPECT_THAT(told.err(), HasSubstr("last progress: step 41\n"));
+  EXPECT_THAT(told.err(), HasSubstr("last progress since the start: step 41\n"));
   EXPECT_THAT(told.err(), HasSubstr("its error: mismatch: shapes differ:\n"));
   EXPECT_THAT(told.err(), HasSubstr("[2] here, [3] on rank 0\n"));
   EXPECT_THAT(told.err(), HasSubstr("| about to give up\n"));

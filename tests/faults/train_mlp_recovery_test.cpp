@@ -159,7 +159,8 @@ TEST_F(TrainMlpRecovery, L10RestartedByTheLauncherItEndsWithTheSameBits) {
   }
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("was killed by signal 9 (SIGKILL)"));
-  EXPECT_THAT(job.err(), HasSubstr("last progress: step ")) << "that it made steps is why it went on";
+  EXPECT_THAT(job.err(), HasSubstr("last progress since the start: step "))
+      << "that it made steps is why it went on";
   EXPECT_THAT(job.out(), HasSubstr("resumed from "));
   EXPECT_EQ(parameters(), expected);
   expect_tidy();

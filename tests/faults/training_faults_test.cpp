@@ -43,7 +43,8 @@ TEST(TrainingFaults, F1AKilledRankIsNamedWithinASecondAndEveryOtherRankGetsAnErr
   }
   EXPECT_THAT(job.err(), HasSubstr("SIGKILL"));
   EXPECT_THAT(job.err(), HasSubstr("all_reduce"));
-  EXPECT_THAT(job.err(), HasSubstr("last progress: step 20\n")) << "told once a second at most";
+  EXPECT_THAT(job.err(), HasSubstr("last progress since the start: step 20\n"))
+      << "told once a second at most";
   EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1"));
 }
 

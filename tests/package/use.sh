@@ -19,6 +19,14 @@ if [[ $how == find_package ]]; then
     cmake -S "$source" -B . -G Ninja --fresh -DCMAKE_PREFIX_PATH="${PREFIX-$installed};${MORE_PREFIXES-}" -DDDP_KIND="$kind" \
       -DDDP_POLICIES="$policies" -DCMAKE_POLICY_VERSION_MINIMUM=3.5 >"configure-$policies.log"
   done
+  if [[ $program == libtorch_consumer && -n ${MORE_PREFIXES-} ]]; then
+    if cmake -S "$source" -B without -G Ninja -DCMAKE_PREFIX_PATH="$installed" -DDDP_POLICIES=3.25 >without.log 2>&1; then
+      echo "expected an error without PyTorch"
+      exit 1
+    fi
+    # In one piece, since people copy it.
+    grep -qF "python3 -c \"import sysconfig; print(sysconfig.get_path('purelib'))\"" without.log || { cat without.log; exit 1; }
+  fi
   cmake --build . >build.log || { cat build.log; exit 1; }
   if [[ -n $nvcc ]]; then
     cmake -S "$source/levels" -B levels -G Ninja -DCMAKE_PREFIX_PATH="$installed" -DDDP_KIND="$kind" >levels.log

@@ -38,8 +38,9 @@ TEST(Report, NamesTheFirstCauseWithAllThatIsKnown) {
   std::string const text = report(job);
   for (char const* part :
        {"first cause: rank 2 (pid 102, cpu:0) on host was killed by signal 11 (SIGSEGV), core dumped",
-        "last progress: step 41, 3.500 ms, slowest rank 1 by 0.500 ms", "its error: mismatch: first\n",
-        "second\n", "| one\n", "| two\n", "logs/rank2.out and logs/rank2.err", "exit code 139"}) {
+        "last progress since the start: step 41, 3.500 ms, slowest rank 1 by 0.500 ms",
+        "its error: mismatch: first\n", "second\n", "| one\n", "| two\n", "logs/rank2.out and logs/rank2.err",
+        "exit code 139"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_THAT(text, Not(HasSubstr("consequences"))) << "the others ended well";
@@ -153,7 +154,7 @@ TEST(Report, R26AJobThatSurvivedEndsWithZeroAndNamesItsLosses) {
             "[ddp-launch] went on without rank 1 (pid 101, cpu:0), which was killed by signal 9 (SIGKILL)\n"
             "[ddp-launch]   killed from outside: often the kernel's or the container's out-of-memory killer "
             "(dmesg)\n"
-            "[ddp-launch]   last progress: step 41\n"
+            "[ddp-launch]   last progress since the start: step 41\n"
             "[ddp-launch] went on without rank 3 (pid 103, cpu:0), which exited with code 5\n");
   job.output_lost = true;
   EXPECT_EQ(job_exit_code(job), 74);
