@@ -259,6 +259,7 @@ void CudaStream::block(HostStream& host) {
 
 bool CudaStream::is_capturing() const { return state_->is_capturing(); }
 
+// Until a wait throws nothing: another failure may come between two of them.
 bool cuda::forget_failures(Stream& stream) noexcept {
   if (stream.device().kind != DeviceKind::cuda) return true;
   CudaStream::State& state = *cuda_stream(stream).state();
