@@ -26,8 +26,9 @@ list(JOIN layers ", " layer_names)
 
 # ddp::libtorch is a library of its own, and the shared libddp hides the symbols of private headers: of these it may
 # include those that need no .cpp.
-set(private_for_libtorch core/hash.hpp core/lost_rank.hpp core/thread_team.hpp data_parallel/replicas/device_choice.hpp
-                         data_parallel/replicas/refuse_capture.hpp data_parallel/replicas/replica_threads.hpp)
+set(private_for_libtorch core/hash.hpp core/thread_team.hpp data_parallel/replicas/device_choice.hpp
+                         data_parallel/replicas/refuse_capture.hpp data_parallel/replicas/replica_threads.hpp
+                         parallel/world/lost_rank.hpp)
 
 # Each of these folders is one way to reach other ranks, and never includes another; comm/factory.cpp and
 # bootstrap/connect.cpp, which choose, include them all. ("solo" is none of them: a group of one is what each of them

@@ -10,10 +10,10 @@
 #include <exception>
 #include <utility>
 
-#include "core/lost_rank.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "libtorch/batch_norm/statistics_exchange.hpp"
+#include "parallel/world/lost_rank.hpp"
 
 namespace ddp::libtorch {
 namespace {

@@ -11,7 +11,6 @@
 #include "comm/communicator_backend.hpp"
 #include "comm/step_commits.hpp"
 #include "core/hash.hpp"
-#include "core/lost_rank.hpp"
 #include "core/record.hpp"
 #include "core/system/build_id.hpp"
 #include "ddp/core/log.hpp"
@@ -20,6 +19,7 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/parallel/replicated.hpp"
 #include "device/cuda/backend.hpp"
+#include "parallel/world/lost_rank.hpp"
 
 namespace ddp {
 namespace {

@@ -282,29 +282,6 @@ TEST(DistributedDataParallel, R7AnErrorForUnusedParametersNamesThemAndTheRanksOn
   });
 }
 
-TEST(DistributedDataParallel, R7ARankThatSaysNothingInTheFirstStepIsWarnedUnlessItHasNoData) {
-  enum class Rank1 { says_nothing, has_no_data, has_no_gradients };
-  for (auto const does : {Rank1::says_nothing, Rank1::has_no_data, Rank1::has_no_gradients}) {
-    ::testing::internal::CaptureStderr();
-    on_ranks(2, [&](World const& world) {
-      ToyModel model({5, 6});
-      DistributedDataParallel ddp(world, model.parameters());
-      for (int step = 0; step < 2; ++step) {
-        bool const marks = world.rank() == 0;
-        ddp.set_weight(marks || does != Rank1::has_no_data ? 1 : 0);
-        if (marks) mark_all(ddp);
-        for (std::size_t p = 0; !marks && does == Rank1::has_no_gradients && p < 2; ++p) ddp.no_gradient(p);
-        ddp.synchronize();
-      }
-    });
-    auto const told = ::testing::internal::GetCapturedStderr();
-    std::string const words =
-        "this rank said of no parameter whether it has a gradient, so all count as zero";
-    EXPECT_EQ(told.find(words) != std::string::npos, does == Rank1::says_nothing) << told;
-    EXPECT_EQ(told.find(words), told.rfind(words)) << "once";
-  }
-}
-
 TEST(DistributedDataParallel, R7ARankWithWeight0MayLeaveParametersOut) {
   on_ranks(3, [](World const& world) {
     ToyModel model({5, 6, 7});
