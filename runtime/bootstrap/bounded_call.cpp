@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <exception>
-#include <future>
 #include <optional>
 #include <utility>
 
@@ -49,13 +48,28 @@ bool call_within(std::chrono::milliseconds longest, std::function<void()> call) 
 }
 
 bool call_within(PausingDeadline& timeout, std::function<void()> call) {
-  std::packaged_task<void()> task(std::move(call));
-  std::future<void> done = task.get_future();
-  start_thread_without_signals(std::move(task)).detach();
-  while (done.wait_for(timeout.nap()) != std::future_status::ready) {
-    if (timeout.ended()) return false;
-  }
-  done.get();
+  struct Outcome {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool returned = false;
+    std::exception_ptr thrown;  ///< handed over: the call's thread keeps no hold of it
+  };
+  auto const outcome = std::make_shared<Outcome>();
+  start_thread_without_signals([call = std::move(call), outcome] {
+    std::exception_ptr thrown;
+    try {
+      call();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    std::lock_guard const lock(outcome->mutex);
+    outcome->thrown = std::move(thrown);
+    outcome->returned = true;
+    outcome->changed.notify_one();
+  }).detach();
+  std::unique_lock lock(outcome->mutex);
+  if (!timeout.wait(lock, outcome->changed, [&] { return outcome->returned; })) return false;
+  if (auto const error = std::exchange(outcome->thrown, nullptr)) std::rethrow_exception(error);
   return true;
 }
 

@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "support/errors.hpp"
 
@@ -62,6 +65,40 @@ TEST(CallWithin, PassesOnWhatTheCallThrows) {
   auto const error = error_of(
       [] { static_cast<void>(call_within(1min, [] { throw Error(ErrorCode::io, "no such luck"); })); });
   EXPECT_EQ(error.code(), ErrorCode::io);
+}
+
+// Says where it was destroyed.
+struct Thrown {
+  ~Thrown() { destroyed_in = std::this_thread::get_id(); }
+  static inline std::atomic<std::thread::id> destroyed_in;
+};
+
+// Owned by a call, which so goes no earlier than `let_go`, or after ten seconds; says in which thread.
+class Owned {
+ public:
+  Owned(std::future<void> let_go, std::shared_ptr<std::promise<std::thread::id>> gone)
+      : let_go_(std::move(let_go)), gone_(std::move(gone)) {}
+  ~Owned() {
+    static_cast<void>(let_go_.wait_for(10s));
+    gone_->set_value(std::this_thread::get_id());
+  }
+  Owned(Owned const&) = delete;
+  Owned& operator=(Owned const&) = delete;
+
+ private:
+  std::future<void> let_go_;
+  std::shared_ptr<std::promise<std::thread::id>> gone_;
+};
+
+TEST(CallWithin, WhatTheCallThrewIsTheWaitingThreadsAndTheCallItsOwnThreads) {
+  std::promise<void> let_go;
+  auto const gone = std::make_shared<std::promise<std::thread::id>>();
+  EXPECT_THROW(static_cast<void>(call_within(
+                   1min, [owned = std::make_shared<Owned>(let_go.get_future(), gone)] { throw Thrown{}; })),
+               Thrown);
+  EXPECT_EQ(Thrown::destroyed_in.load(), std::this_thread::get_id());
+  let_go.set_value();
+  EXPECT_NE(gone->get_future().get(), std::this_thread::get_id());
 }
 
 TEST(CallOrLeave, RunsTheCallInTheCallingThreadAndGoesOn) {
