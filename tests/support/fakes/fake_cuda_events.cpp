@@ -1,9 +1,14 @@
 #include "support/fakes/fake_cuda_events.hpp"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <string_view>
 #include <thread>
+
+#include "ddp/core/error.hpp"
+#include "device/cuda/driver_api.hpp"
 
 namespace {
 
@@ -22,6 +27,13 @@ struct FakeEvent {
 FakeEvent& event_of(cudaEvent_t event) { return *reinterpret_cast<FakeEvent*>(event); }
 
 cudaError_t answer(bool reached) { return reached ? cudaSuccess : cudaErrorNotReady; }
+
+CUresult CUDAAPI write_value(CUstream /*stream*/, CUdeviceptr address, cuuint32_t value,
+                             unsigned int /*flags*/) {
+  if (broken) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  std::atomic_ref(*reinterpret_cast<cuuint32_t*>(address)).store(value);
+  return CUDA_SUCCESS;
+}
 
 }  // namespace
 
@@ -62,6 +74,13 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
 
 }  // extern "C"
+
+// Of the driver's.
+void* ddp::cuda::find_driver_function(char const* name, std::string_view /*what*/,
+                                      std::string_view /*since*/) {
+  if (std::string_view(name) == "cuStreamWriteValue32_v2") return reinterpret_cast<void*>(&write_value);
+  throw Error(ErrorCode::unsupported, name);
+}
 
 namespace ddp::testing::fake_cuda {
 

@@ -1,5 +1,5 @@
-// CUDA's functions for events, in place of the runtime library's: what they answer is for the test to say. A
-// program that links this can link the rest of that library too.
+// CUDA's functions for events, and for marks in a stream, in place of its libraries': what they answer is for
+// the test to say. A program that links this can link the rest of the runtime library too.
 #pragma once
 
 #include <thread>
@@ -9,7 +9,8 @@ namespace ddp::testing::fake_cuda {
 /// Whether the GPU is through with all that was enqueued. At first it is. An event that is recorded then
 /// stays reached.
 void set_done(bool done);
-/// Whether a kernel has failed: then streams answer with its error.
+/// Whether a kernel has failed: then streams answer with its error, and take no marks. Otherwise they pass
+/// each mark at once.
 void set_broken(bool broken);
 /// Whether what is enqueued is recorded into a graph.
 void set_capturing(bool capturing);

@@ -250,6 +250,46 @@ TEST_F(StreamState, WhatIsOverIsNotPassedOn) {
   EXPECT_THAT(behind_.watches().dues(), IsEmpty());
 }
 
+// Fails when it is asked again.
+class FailsLater final : public StreamWatch {
+ public:
+  void check() const override {
+    if (++asked_ > 1) throw CommError(ErrorCode::peer_lost, "rank 2 is gone too");
+  }
+
+ private:
+  mutable int asked_ = 0;
+};
+
+class StreamThatForgets : public StreamState {
+ protected:
+  CudaStream stream_{std::make_shared<State>(Device{}, nullptr, false)};
+};
+
+TEST_F(StreamThatForgets, R26FailuresThatComeOneAfterAnother) {
+  stream_.watch(std::make_shared<FailsLater>());
+  stream_.watch(std::make_shared<Failing>());
+  EXPECT_TRUE(forget_failures(stream_));
+  EXPECT_NO_THROW(stream_.synchronize());
+}
+
+TEST_F(StreamThatForgets, R26NotThoseOfTheGpu) {
+  fake_cuda::set_broken(true);
+  EXPECT_FALSE(forget_failures(stream_));
+  EXPECT_EQ(error_of<Error>([&] { stream_.synchronize(); }).code(), ErrorCode::device);
+}
+
+// A first wait ends after a minute; a second one would not.
+TEST_F(StreamThatForgets, R26ASecondWaitForAGpuThatHangsIsNotBegun) {
+  auto const work = std::make_shared<Counter>();
+  work->enqueue(1);
+  stream_.watch(work);
+  stream_.watch(std::make_shared<Failing>());
+  fake_cuda::set_done(false);
+  EXPECT_FALSE(forget_failures(stream_));
+  EXPECT_THAT(work->settled(), IsEmpty());
+}
+
 // While one thread launches into a full queue, and the GPU waits for what another does behind its wait.
 TEST_F(StreamState, AWaitThatAsksAsideEndsThoughCudaDoesNotAnswer) {
   fake_cuda::set_answering(false);

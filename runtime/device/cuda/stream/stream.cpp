@@ -260,9 +260,8 @@ void CudaStream::block(HostStream& host) {
 bool CudaStream::is_capturing() const { return state_->is_capturing(); }
 
 // Until a wait throws nothing: another failure may come between two of them.
-bool cuda::forget_failures(Stream& stream) noexcept {
-  if (stream.device().kind != DeviceKind::cuda) return true;
-  CudaStream::State& state = *cuda_stream(stream).state();
+bool forget_failures(CudaStream& stream) noexcept {
+  CudaStream::State& state = *stream.state();
   bool is_first = true;
   for (int in_vain = 0; in_vain < 2; is_first = false) {
     try {
@@ -276,6 +275,10 @@ bool cuda::forget_failures(Stream& stream) noexcept {
     }
   }
   return false;
+}
+
+bool cuda::forget_failures(Stream& stream) noexcept {
+  return stream.device().kind != DeviceKind::cuda || ddp::forget_failures(cuda_stream(stream));
 }
 
 CudaStream& cuda_stream(Stream& stream) {

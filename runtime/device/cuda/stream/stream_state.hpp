@@ -82,6 +82,9 @@ class CudaStream::State {
   return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
 }
 
+/// cuda::forget_failures() of a stream that is one of a GPU.
+bool forget_failures(CudaStream& stream) noexcept;
+
 /// CUDA's priority for streams of this kind on the current GPU.
 [[nodiscard]] int priority_of(CudaStream::Kind kind);
 
