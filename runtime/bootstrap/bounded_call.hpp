@@ -37,8 +37,8 @@ void call_or_leave(std::chrono::milliseconds longest, std::function<void()> cons
                    ControlPlane& control, std::string const& message) noexcept;
 
 /// Runs `call` in a thread of its own and waits for it at most `longest`; throws what it throws. Returns
-/// false if it has not returned by then: its thread is left to itself, so `call` must own what it uses. That
-/// thread destroys `call`; what it threw, the waiting thread.
+/// false if it has not returned by then: its thread is left to itself, so `call` must own what it uses. It
+/// destroys `call`; the waiting thread destroys what was thrown.
 [[nodiscard]] bool call_within(std::chrono::milliseconds longest, std::function<void()> call);
 /// The same, for a call that is a part of what `timeout` bounds.
 [[nodiscard]] bool call_within(PausingDeadline& timeout, std::function<void()> call);

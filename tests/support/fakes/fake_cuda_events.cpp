@@ -75,7 +75,7 @@ cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
 
 }  // extern "C"
 
-// Of the driver's.
+// Of the driver's functions only the one that enqueues a mark.
 void* ddp::cuda::find_driver_function(char const* name, std::string_view /*what*/,
                                       std::string_view /*since*/) {
   if (std::string_view(name) == "cuStreamWriteValue32_v2") return reinterpret_cast<void*>(&write_value);

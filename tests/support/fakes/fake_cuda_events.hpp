@@ -1,5 +1,5 @@
-// CUDA's functions for events, and for marks in a stream, in place of its libraries': what they answer is for
-// the test to say. A program that links this can link the rest of the runtime library too.
+// CUDA's functions for events, and for marks in a stream, in place of its own: what they answer is for the
+// test to say. A program that links this can link the rest of CUDA's runtime library too.
 #pragma once
 
 #include <thread>

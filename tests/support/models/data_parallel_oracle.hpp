@@ -96,12 +96,9 @@ template <class T>
 void expect_near_all(std::vector<T> const& found, std::vector<T> const& expected) {
   double const tolerance = sizeof(T) == 8 ? 1e-12 : 2e-5;
   ASSERT_EQ(found.size(), expected.size());
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    double const bound = tolerance * std::max(1.0, std::abs(double{expected[i]}));
-    if (std::abs(double{found[i]} - double{expected[i]}) <= bound)
-      continue;  // a macro for each takes its time
-    FAIL() << "element " << i << ": " << found[i] << ", expected " << expected[i] << " ± " << bound;
-  }
+  for (std::size_t i = 0; i < found.size(); ++i)
+    ASSERT_NEAR(found[i], expected[i], tolerance * std::max(1.0, std::abs(double{expected[i]})))
+        << "element " << i;
 }
 
 }  // namespace ddp::testing

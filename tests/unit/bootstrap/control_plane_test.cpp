@@ -214,13 +214,13 @@ TEST_P(ControlPlaneContract, RefusesGroupsThatCannotBe) {
 TEST_P(ControlPlaneContract, CarriesBigValues) {
   auto const j = job(2);
   std::size_t const size = (16_MiB).value;
-  std::vector<std::string> const big{pattern(size, 0), pattern(size + 1, 1)};
+  std::string const put = pattern(size, 7);
+  std::vector<std::string> const gathered{pattern(size, 0), pattern(size + 1, 1)};
   run_ranks(2, [&](int r) {
-    if (r == 0) j->rank(0).put("big", big[1]);
-    EXPECT_TRUE(j->rank(r).get("big", patient()) == big[1]);
-    auto const values =
-        j->rank(r).all_gather("big", big[static_cast<std::size_t>(r)], j->rank(r).everyone(), patient());
-    EXPECT_TRUE(values == big);
+    if (r == 0) j->rank(0).put("big", put);
+    EXPECT_TRUE(j->rank(r).get("big", patient()) == put);
+    EXPECT_TRUE(j->rank(r).all_gather("big", gathered[static_cast<std::size_t>(r)], j->rank(r).everyone(),
+                                      patient()) == gathered);
   });
 }
 

@@ -11,7 +11,6 @@
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "support/errors.hpp"
 #include "support/models/data_parallel_oracle.hpp"
-#include "support/sanitized.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -118,7 +117,7 @@ TEST(DataParallelPasses, P8ReplicasWithoutAPartAddNothing) {
 }
 
 TEST(DataParallelPasses, P8StreamsThatFailWhileGradientsTravelLeaveNothingInUse) {
-  auto const module = late({kSanitized ? 2'000'000U : 20'000'000U});  // they travel for a while
+  auto const module = late({20'000'000});
   module->orders->breaks_streams = true;
   {
     DataParallel parallel(module, {.device_ids = test_devices(2)});
